@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executor.checkpoint import Checkpoint, latest, save
 from executor.checkpoint.manifest import MANIFEST
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mpi4py import MPI
+    from numpy.typing import NDArray
 
 RECORDED_STEPS = 30
 """Steps whose acts are recorded; a longer run would fill the memory with records."""

@@ -80,7 +80,9 @@ def _from_elsewhere(name: str, sequence: int | None) -> Preset:
         raise InputError("unknown model", got=name, hint=did_you_mean(name, PRESETS))
     if sequence is not None:
         hint = "let the function say how long samples are"
-        raise InputError("a model that says itself what it reads", where=name, got=f"a sequence of {sequence}", hint=hint)
+        raise InputError(
+            "a model that says itself what it reads", where=name, got=f"a sequence of {sequence}", hint=hint
+        )
     return read_reference(name)
 
 
@@ -90,7 +92,7 @@ def find_model(name: str, *, sequence: int | None = None) -> Model:
 
 
 def model_name(name: str) -> str:
-    """What plans call the model of that name: a preset as it is, a config by its folder or file, a program by its file."""
+    """What plans call the model of that name: a preset as it is, a config by its folder, a program by its file."""
     if name not in PRESETS and is_program(name):
         return Path(name).stem
     return config_name(name) if name not in PRESETS and is_config(name) else name

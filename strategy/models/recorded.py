@@ -11,8 +11,8 @@ The text is one JSON object:
     ops         [name, template, kind, inputs, updates, labels, attributes, phase, layer]
     loss, count, tokens, heads
 
-A size that grows with the micro-batch b is written [a, c] and means a + c b; an attribute may also be {"per_sample": k},
-1 / (k b).
+A size that grows with the micro-batch b is written [a, c] and means a + c b; an attribute may also be {"size": [a, c]},
+or {"per_sample": k}, 1 / (k b).
 """
 
 from __future__ import annotations
@@ -268,14 +268,12 @@ def _op(record: Any) -> RecordedOp:
             if any(isinstance(one, list) for one in value):
                 sizes[key] = tuple(_size(one) for one in value)
             else:
-                figures[key] = tuple(_number(one) for one in value)  # type: ignore[assignment]
+                figures[key] = _numbers(value)
         else:
             figures[key] = value if isinstance(value, str) else _number(value)
-    texts = [tuple(_text(one) for one in part) for part in (inputs, updates, labels)]
-    number = None if layer is None else _integer(layer)
-    return RecordedOp(
-        _text(name), _text(template), _text(kind), *texts, sizes, figures, inverse, Phase(phase), number  # type: ignore[arg-type]
-    )
+    reads, rewrites, others = (tuple(_text(one) for one in part) for part in (inputs, updates, labels))
+    names, number = (_text(name), _text(template), _text(kind)), None if layer is None else _integer(layer)
+    return RecordedOp(*names, reads, rewrites, others, sizes, figures, inverse, Phase(phase), number)
 
 
 def _size(value: Any) -> Size:
@@ -295,6 +293,10 @@ def _number(value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > LARGEST:
         raise InputError("not a number", where=WHERE, got=value)
     return value
+
+
+def _numbers(value: list[Any]) -> tuple[int, ...] | tuple[float, ...]:
+    return tuple(_number(one) for one in value)
 
 
 def _text(value: Any) -> str:

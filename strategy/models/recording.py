@@ -1,10 +1,10 @@
 """Recording: a module is traced for three micro-batches, and what differs between them must follow from their size.
 
-The loss. A module whose `forward` gives (loss, count) says itself what is minimised. One that gives logits, as an exported
-program does, is trained by cross-entropy over their last dim:
+The loss. A module whose `forward` gives (loss, count) says itself what is minimised. One that gives logits, as an
+exported program does, is trained by cross-entropy over their last dim:
 
     logits [b, classes]          labels [b], a class per sample
-    logits [b, s, vocabulary]    labels [b, s]; where ids [b, s] are read, the token after each, else a class per position
+    logits [b, s, vocabulary]    labels [b, s]: where ids [b, s] are read, the token after each, else a class each
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def record(
     inputs = [
         [
             name,
-            [_size([one[name].shape[dim] for one in specs], f"{where}: input {name}") for dim in range(len(spec.shape))],
+            [
+                _size([one[name].shape[dim] for one in specs], f"{where}: input {name}")
+                for dim in range(len(spec.shape))
+            ],
             str(spec.dtype),
             _source_of(name, traced[0], batch or {}),
         ]
@@ -101,7 +104,9 @@ class _Traced:
         tracer.adopt(module, DType.FLOAT32)
         self.inputs: dict[str, TensorSpec] = dict(given)
         outputs = module(*[_declared(tracer, name, spec) for name, spec in given.items()])
-        self.tokens = next((one.shape[1] for one in given.values() if len(one.shape) == 2 and not one.dtype.is_float), 1)
+        self.tokens = next(
+            (one.shape[1] for one in given.values() if len(one.shape) == 2 and not one.dtype.is_float), 1
+        )
         self.logits: Tensor | None = None
         if isinstance(outputs, tuple) and len(outputs) == 2 and all(isinstance(one, Tensor) for one in outputs):
             loss, count = outputs
@@ -116,7 +121,9 @@ class _Traced:
     def _with_loss(self, tracer: Tracer, logits: Any, where: str) -> tuple[Tensor, Tensor]:
         expected = "logits [b, classes] or [b, s, vocabulary], or a summed loss and its count"
         if not isinstance(logits, Tensor):
-            raise InputError("not an output that can be trained", where=where, got=type(logits).__name__, expected=expected)
+            raise InputError(
+                "not an output that can be trained", where=where, got=type(logits).__name__, expected=expected
+            )
         if len(logits.shape) not in (2, 3) or not logits.spec.dtype.is_float or LABELS in self.inputs:
             got = (logits.shape, *self.inputs)
             hint = "return the logits first, and leave labels and loss to the plan"
@@ -165,7 +172,7 @@ def _attr(found: Sequence[Attr], where: str) -> Any:
     if all(isinstance(one, int) for one in found):
         return {"size": _size([int(one) for one in found], where)}  # type: ignore[arg-type]
     if all(isinstance(one, tuple) and len(one) == len(first) for one in found):  # type: ignore[arg-type]
-        return [_size(sizes, where) for sizes in zip(*found, strict=True)]  # type: ignore[arg-type]
+        return [_size(sizes, where) for sizes in zip(*found, strict=True)]
     if all(isinstance(one, float) and one for one in found):
         per_sample = round(1.0 / (float(first) * _MICRO_BATCHES[0]))  # type: ignore[arg-type]
         if per_sample and all(one == 1.0 / (per_sample * b) for one, b in zip(found, _MICRO_BATCHES, strict=True)):

@@ -3,7 +3,7 @@
     # mine.py                                        sbplan search mine:model --cluster dgx-a100:1 --global-batch 64
     def model() -> Module: ...
 
-The function takes nothing and returns a `Module` with a method `inputs(micro_batch)`, which says what its `forward` reads.
+The function takes nothing and returns a `Module` with a method `inputs(micro_batch)`, which says what `forward` reads.
 This runs the user's code, once: what it returns is recorded, and plans hold the recording.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def read_reference(text: str) -> Preset:
     with _here_importable():
         try:
             holder = importlib.import_module(module_name)
-        except Exception as error:  # noqa: BLE001 - whatever a user's module raises while it is imported
+        except Exception as error:
             raise _failed("cannot be imported", text, error, "is it in this folder, or installed?") from error
         function = getattr(holder, name, None)
         if function is None:
@@ -53,7 +53,7 @@ def read_reference(text: str) -> Preset:
             found = function()
         except SbplanError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+        except Exception as error:
             raise _failed("raises", text, error, "the function is called without arguments") from error
         return preset_of(_recorded(found, text))
 
@@ -67,7 +67,7 @@ def _recorded(found: Any, text: str) -> Any:
         return record(found, where=text, batch=batch if isinstance(batch, dict) else None)
     except SbplanError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a user's forward raises
+    except Exception as error:
         raise _failed("cannot be traced", text, error, "forward takes the tensors that inputs names") from error
 
 

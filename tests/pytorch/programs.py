@@ -3,9 +3,9 @@
     python -m tests.pytorch.programs     writes experiments/reference/programs; needs torch, torchvision, transformers,
                                          onnx and onnxscript
 
-The models are torchvision's and transformers' own classes at tiny widths, their weights drawn at random. Traces of the Python
-stack are taken out of the .pt2 files, and their entries compressed: that is all in which they differ from what
-`torch.export.save` writes.
+The models are torchvision's and transformers' own classes at tiny widths, their weights drawn at random. Traces of the
+Python stack are taken out of the .pt2 files, and their entries compressed; notes but for module paths out of the .onnx
+files. That is all in which they differ from what PyTorch writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def torchvision() -> Any:
     try:
         import torchvision.models as models
     except RuntimeError:
-        library = torch.library.Library("torchvision", "DEF")  # noqa: TOR901 - kept by torchvision
+        library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         torchvision.library = library  # type: ignore[attr-defined]
@@ -134,7 +134,9 @@ def randomised(model: Any) -> Any:
         for key, value in (*model.named_parameters(), *model.named_buffers()):
             if value.is_floating_point() and "inv_freq" not in key:
                 rng = np.random.default_rng(zlib.crc32(key.encode()))
-                drawn = rng.standard_normal(tuple(value.shape)) / max(1.0, np.sqrt(value.numel() / max(value.shape[0], 1)))
+                drawn = rng.standard_normal(tuple(value.shape)) / max(
+                    1.0, np.sqrt(value.numel() / max(value.shape[0], 1))
+                )
                 if "var" in key:
                     drawn = 1.0 + rng.random(tuple(value.shape))
                 elif value.ndim == 1 and key.endswith("weight"):
@@ -166,7 +168,9 @@ def export(name: str, model: Any, folder: Path, *, dynamic: bool = True) -> Any:
     shapes = {key: {0: torch.export.Dim("batch")}} if dynamic else None
     program = torch.export.export(model, (inputs,), dynamic_shapes=shapes)
     torch.export.save(program, folder / f"{name}.pt2")
-    torch.onnx.export(model, (inputs,), folder / f"{name}.onnx", dynamic_shapes=shapes, dynamo=True, external_data=False)
+    torch.onnx.export(
+        model, (inputs,), folder / f"{name}.onnx", dynamic_shapes=shapes, dynamo=True, external_data=False
+    )
     with torch.no_grad():
         return model(inputs).numpy()
 
@@ -186,7 +190,9 @@ def slimmed(path: Path) -> None:
         path.write_bytes(model.SerializeToString(deterministic=True))
         return
     with zipfile.ZipFile(path) as archive:
-        entries = {name: archive.read(name) for name in archive.namelist() if not name.endswith("sample_inputs/model.pt")}
+        entries = {
+            name: archive.read(name) for name in archive.namelist() if not name.endswith("sample_inputs/model.pt")
+        }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in entries.items():
             if "/models/" in name:

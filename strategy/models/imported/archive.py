@@ -1,7 +1,7 @@
 """Archive: the zip file that torch.export writes, read with bounds and without unpacking anything to disk.
 
-Entries of a file are used by the names that its documents give them, inside the one folder that all of them are in; so a
-name that leads out of it is never followed. What an entry unpacks to is bounded by what is asked for.
+Entries are used by the names that the file's documents give them, inside the one folder that all of them are in, so
+that no name leads out of it. What an entry unpacks to is bounded by what is asked for.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ DTYPES = {
     **{12: "bool", 13: "bfloat16"},
 }
 """ScalarType of the schema -> NumPy's name."""
+MOST_SHARED, MOST_SHARED_BYTES = 64, 2**20
+"""An entry may hold what several tensors share: so many times what one of them needs, and so many bytes."""
 _LEGACY = "serialized_exported_program.json"
 _SPLICED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _PLAIN = ("as_int", "as_float", "as_bool", "as_string", "as_scalar_type", "as_memory_format", "as_layout")
@@ -64,7 +66,9 @@ def read_exported(path: Path) -> ForeignGraph:
     major = schema.get("major")
     if major not in SCHEMAS:
         known = ", ".join(map(str, SCHEMAS))
-        raise InputError("an unknown schema", where=where, got=major, expected=known, hint="export it with PyTorch 2.13")
+        raise InputError(
+            "an unknown schema", where=where, got=major, expected=known, hint="export it with PyTorch 2.13"
+        )
     module = _get(content, "graph_module", dict, where)
     graph = _get(module, "graph", dict, where)
     tensors = _stored(archive, entry)
@@ -126,10 +130,12 @@ class _Stored:
         if self.pickled:
             raise InputError("a pickle, which is not read", where=where, hint="export plain tensors")
         width = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
-        content = self.archive.read(self.entry, max(self.archive.sizes.get(self.entry, 0), 1))
         last = self.offset + sum(max(n - 1, 0) * s for n, s in zip(self.shape, self.strides, strict=True))
+        content = self.archive.read(self.entry, MOST_SHARED_BYTES + MOST_SHARED * (last + 1) * width)
         if min(self.shape, default=1) and (last + 1) * width > len(content):
-            raise InputError("the tensor is longer than its entry", where=where, got=self.shape, expected=len(content))
+            raise InputError(
+                "the tensor is longer than its entry", where=where, got=self.shape, expected=f"{len(content)} bytes"
+            )
         dtype = np.dtype(self.dtype) if self.dtype != "bfloat16" else _bfloat16()
         flat = np.frombuffer(content, dtype, len(content) // width)[self.offset :]
         steps = tuple(stride * width for stride in self.strides)
@@ -140,7 +146,8 @@ class _Stored:
 def _bfloat16() -> np.dtype[Any]:
     import ml_dtypes
 
-    return np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 def _stored(archive: Archive, entry: str) -> dict[str, _Stored]:
@@ -176,7 +183,9 @@ def _meta(meta: Any, where: str) -> tuple[str, tuple[int | str, ...], tuple[int,
         raise InputError("an unknown dtype", where=where, got=code, expected=known)
     shape = tuple(_size(size, where) for size in _get(meta, "sizes", list, where))
     checked_shape(tuple(size for size in shape if isinstance(size, int)), where)
-    strides = tuple(size if isinstance(size, int) else 0 for size in (_size(s, where) for s in meta.get("strides", [])))
+    strides = tuple(
+        size if isinstance(size, int) else 0 for size in (_size(s, where) for s in _get(meta, "strides", list, where))
+    )
     offset = _size(meta.get("storage_offset", {"as_int": 0}), where)
     if len(strides) != len(shape) or min((0, *strides)) < 0 or not isinstance(offset, int) or offset < 0:
         raise InputError("no such strides", where=where, got=(shape, strides, offset))
@@ -204,7 +213,6 @@ class _Reader:
 
     def program(self, graph: dict[str, Any], signature: dict[str, Any]) -> ForeignGraph:
         values = _get(graph, "tensor_values", dict, self.where)
-        open_sizes = _get(graph, "sym_int_values", dict, self.where)
         inputs, tensors = [], []
         for spec in _get(signature, "input_specs", list, self.where):
             kind, content = _one(spec, f"{self.where}: input_specs")
@@ -214,7 +222,9 @@ class _Reader:
                 if kind == "as_none":
                     continue
                 if kind != "as_tensor":
-                    raise InputError("an input that is no tensor", where=where, got=kind, hint="export it with tensors alone")
+                    raise InputError(
+                        "an input that is no tensor", where=where, got=kind, hint="export it with tensors alone"
+                    )
                 inputs.append(self._input(_get(argument, "name", str, where), values))
             elif kind in ("parameter", "buffer", "tensor_constant"):
                 label = _get(content, f"{kind}_name", str, where)
@@ -223,7 +233,6 @@ class _Reader:
             elif kind != "constant_input":
                 raise InputError("an input of an unknown kind", where=self.where, got=kind)
         nodes = tuple(self.nodes(graph, (), "", 0))
-        del open_sizes
         outputs = []
         for spec in _get(signature, "output_specs", list, self.where):
             kind, content = _one(spec, f"{self.where}: output_specs")
@@ -344,7 +353,9 @@ class _Reader:
         given = [self._argument(one, where, outer) for one in behind]
         formal = [_get(_one(one, at)[1], "name", str, at) for one in _get(graph, "inputs", list, at)]
         if len(formal) != len(given) or not all(isinstance(one, Ref) for one in given):
-            raise InputError("a graph is called with other arguments", where=at, got=len(given), expected=str(len(formal)))
+            raise InputError(
+                "a graph is called with other arguments", where=at, got=len(given), expected=str(len(formal))
+            )
         for name, argument in zip(formal, given, strict=True):
             if isinstance(argument, Ref):
                 self.renamed[prefix + name] = argument.name

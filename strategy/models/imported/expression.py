@@ -4,8 +4,8 @@ An expression is an op of ours on expressions. Making one applies the identities
 are composed and vanish where they cancel, reshapes of reshapes are one, a scale passes through a transpose. So what is
 found by patterns (attention, rotary positions, norms) is found whichever way it was written.
 
-Three kinds are no ops of ours and only exist to be matched: `times_table` and `plus_table` (a tensor and a constant array),
-`erf`, and `is_nan`. One that is left over is reported where it stands.
+Some kinds are no ops of ours and only exist to be matched: `times_table` and `plus_table` (a tensor and a constant
+array), `erf`, and `is_nan`. One that is left over is reported where it stands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strategy.base.errors import InputError
 from strategy.graph.graph import Attrs
 from strategy.graph.ops import REGISTRY
 from strategy.models.imported.foreign import MOST_NODES, Array
-from strategy.sbp.tensor import DType, Shape, TensorSpec
+from strategy.sbp.tensor import Shape, TensorSpec
 
 UNFINISHED = {
     "times_table": "a product with a constant table that is no rotary position",
@@ -77,7 +77,9 @@ class Expressions:
             raise InputError("too many operations", where=self.where, expected=f"at most {MOST_NODES}")
         return Expression(kind, inputs, attrs, spec, self.scope, self.made, self.where, table)
 
-    def op(self, kind: str, *inputs: Expression, **attrs: int | float | str | tuple[int, ...] | tuple[float, ...]) -> Expression:
+    def op(
+        self, kind: str, *inputs: Expression, **attrs: int | float | str | tuple[int, ...] | tuple[float, ...]
+    ) -> Expression:
         """An op of ours as it is.
 
         Raises:
@@ -95,7 +97,9 @@ class Expressions:
         """An unfinished kind of one operand."""
         return self._new(kind, (x,), {}, x.spec)
 
-    def batch_norm(self, x: Expression, operands: tuple[Expression, ...], epsilon: float, momentum: float) -> Expression:
+    def batch_norm(
+        self, x: Expression, operands: tuple[Expression, ...], epsilon: float, momentum: float
+    ) -> Expression:
         """A batch norm, which is several ops when trained."""
         attrs = {"epsilon": epsilon, "momentum": momentum}
         return self._new("batch_norm", (x, *operands), attrs, x.spec)
@@ -104,7 +108,7 @@ class Expressions:
         """Dims in another order."""
         if x.kind == "transpose":
             inner = x.attrs["perm"]
-            assert isinstance(inner, tuple)  # noqa: S101 - made by this method alone
+            assert isinstance(inner, tuple)
             return self.transpose(x.x, tuple(int(inner[p]) for p in perm))
         if perm == tuple(range(len(x.shape))):
             return x
@@ -184,14 +188,3 @@ def _flipped(x: Expression) -> tuple[Expression, int]:
     if x.kind == "transpose" and x.attrs["perm"] == (*range(dims - 2), dims - 1, dims - 2):
         return x.x, 1
     return x, 0
-
-
-def as_dtype(name: str) -> DType:
-    """Our dtype of a tensor that is computed on; narrow integers and bools are not among them.
-
-    Raises:
-        InputError: it is none of ours.
-    """
-    if name not in list(DType):
-        raise InputError("a dtype that no op of ours takes", got=name, expected=", ".join(DType))
-    return DType(name)

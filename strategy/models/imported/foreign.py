@@ -129,7 +129,7 @@ def in_use(graph: ForeignGraph) -> tuple[ForeignNode, ...]:
         InputError: a value is read that nothing writes before, or is written twice; a cycle shows so, too.
     """
     writer: dict[str, int] = {}
-    known = {one.name for one in (*graph.inputs, *graph.tensors)}
+    known = {one.name for one in graph.inputs} | {one.name for one in graph.tensors}
     for place, node in enumerate(graph.nodes):
         for argument in node.arguments.values():
             for name in refs_of(argument):

@@ -164,9 +164,7 @@ def _norm_key(one: Expression) -> tuple[str, ...]:
     return tuple(str(operand.attrs["name"]) for operand in one.inputs[1:])
 
 
-def _batch_norms(
-    norms: list[Expression], path_of: object
-) -> dict[tuple[str, ...], tuple[Path, tuple[str, ...]]]:
+def _batch_norms(norms: list[Expression], path_of: object) -> dict[tuple[str, ...], tuple[Path, tuple[str, ...]]]:
     """Operands of a batch norm -> where it is, and its operands; each is a module of its own."""
     found: dict[tuple[str, ...], tuple[Path, tuple[str, ...]]] = {}
     for number, one in enumerate(norms):

@@ -1,7 +1,7 @@
 """Interpreter: walks the nodes of a foreign graph for one micro-batch and says what they are in our ops.
 
-All that is wrong is found before anything is told: operators that are not in the table, how often and where; then, of the
-others, operands that no op of ours takes. What a wrong node would have given is left out with all that reads it.
+All that is wrong is told at once: operators that are not in the table, how often and where; then operands that no op of
+ours takes. What a wrong node would have given is left out, with all that reads it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategy.base.errors import GraphError, InputError, did_you_mean
-from strategy.models.imported.expression import Expression, Expressions, as_dtype
+from strategy.models.imported.expression import Expression, Expressions
 from strategy.models.imported.foreign import (
     Argument,
     ForeignGraph,
@@ -33,6 +33,7 @@ MOST_PROBLEMS = 30
 """Of one report."""
 MOST_ALIVE_BYTES = 2**31
 """Of all that is known at one time."""
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _WRONG = (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError)
 """What NumPy raises of operands that do not fit one another."""
 
@@ -98,7 +99,7 @@ def _input_dtype(one: ForeignInput, where: str) -> DType:
     """Ids are int32 with us, floats of any width float32: in which precision they are, the training says."""
     if one.dtype in ("int64", "int32"):
         return DType.INT32
-    if one.dtype in ("float16", "bfloat16", "float32", "float64"):
+    if one.dtype in _FLOATS:
         return DType.FLOAT32
     raise InputError("an input of a dtype that no op of ours takes", where=where, got=one.dtype)
 
@@ -146,14 +147,16 @@ def interpret(
             if any(name not in known for name in _reads(node)):
                 continue  # of a node that is reported already
             meaning = meaning_of(node.target)
-            assert meaning is not None  # noqa: S101 - check_operators
+            assert meaning is not None
             given = {key: _evaluated(argument, known) for key, argument in node.arguments.items()}
             result = meaning(Operands(values, given))
         except GraphError:
             raise
         except (InputError, *_WRONG) as error:
             if len(problems) < MOST_PROBLEMS:
-                problems.append(f"{node.target} ({node.where}, in {'.'.join(node.scope) or 'the program itself'}): {error}")
+                problems.append(
+                    f"{node.target} ({node.where}, in {'.'.join(node.scope) or 'the program itself'}): {error}"
+                )
             continue
         results = result if len(node.outputs) > 1 and isinstance(result, tuple) else (result,)
         for name, one in zip(node.outputs, results, strict=False):
@@ -161,7 +164,9 @@ def interpret(
             alive += _nbytes(one)
         if alive > MOST_ALIVE_BYTES:
             expected = f"at most {MOST_ALIVE_BYTES} bytes"
-            raise InputError("constants that are too large", where=f"{graph.where}: {node.where}", got=alive, expected=expected)
+            raise InputError(
+                "constants that are too large", where=f"{graph.where}: {node.where}", got=alive, expected=expected
+            )
         for name in _reads(node):
             if last_use[name] == place and name in known:
                 alive -= _nbytes(known.pop(name))
@@ -216,14 +221,17 @@ def parameters_of(graph: ForeignGraph, nodes: Sequence[ForeignNode]) -> dict[str
     found = {}
     for one in graph.tensors:
         if one.name in read and (one.trained or one.name in running):
-            try:
-                dtype = as_dtype(one.dtype)
-                if not dtype.is_float:
-                    raise InputError("a parameter of integers", got=one.dtype)
-                found[one.name] = TensorSpec(one.shape)
-            except InputError as error:
-                raise InputError(str(error), where=f"{graph.where}: {one.label}") from error
+            found[one.name] = _parameter_spec(one, f"{graph.where}: {one.label}")
     return found
+
+
+def _parameter_spec(one: ForeignTensor, where: str) -> TensorSpec:
+    """Floats of any width are float32 here: in which precision they are, the training says."""
+    if one.dtype not in _FLOATS:
+        raise InputError("a parameter that is not of floats", where=where, got=one.dtype, expected=", ".join(_FLOATS))
+    if min(one.shape, default=1) < 1:
+        raise InputError("an empty parameter", where=where, got=one.shape)
+    return TensorSpec(one.shape)
 
 
 def used_nodes(graph: ForeignGraph) -> tuple[ForeignNode, ...]:

@@ -9,8 +9,12 @@ import numpy as np
 from strategy.base.errors import InputError
 from strategy.models.imported import patterns
 from strategy.models.imported.expression import Expression
+from strategy.models.imported.foreign import Array
 from strategy.models.imported.operators import Operands, total
 from strategy.models.imported.values import Value
+
+MOST_PRODUCTS = 2**30
+"""Of figures in one product of matrices that are known."""
 
 
 def linear(o: Operands) -> Value:
@@ -28,17 +32,22 @@ def addmm(o: Operands) -> Value:
 def matmul(o: Operands) -> Value:
     """A product of matrices or stacks of them; of soft-max weights and values, attention."""
     names = ("self", "other") if o.has("other") else ("self", "mat2")
-    a, b = (o.tensor(name) for name in names)
-    if not isinstance(a, Expression) and not isinstance(b, Expression):
-        if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
-            raise InputError("no product of matrices", got=(a.shape, b.shape))
-        shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])
-        if math.prod(shape) * a.shape[-1] > 2**30:
-            raise InputError("a constant that is too large", got=shape)
-        return o.values.known(shape, 8, lambda: np.matmul(a, b))
+    first, second = (o.tensor(name) for name in names)
+    if not isinstance(first, Expression) and not isinstance(second, Expression):
+        return _known_product(o, first, second)
     a, b = o.expression(names[0]), o.expression(names[1])
     found = patterns.attention_of(o.make, a, b)
     return o.make.product(a, b) if found is None else found
+
+
+def _known_product(o: Operands, a: Array, b: Array) -> Array:
+    """The product of two that are known."""
+    if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
+        raise InputError("no product of matrices", got=(a.shape, b.shape))
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:])
+    if math.prod(shape) * a.shape[-1] > MOST_PRODUCTS:
+        raise InputError("a constant that is too large", got=shape)
+    return o.values.known(shape, 8, lambda: np.matmul(a, b))
 
 
 def conv2d(o: Operands) -> Value:

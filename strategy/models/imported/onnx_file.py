@@ -1,8 +1,7 @@
 """ONNX: the graph and the tensors of a .onnx file (onnx/onnx.proto, IR version 3 and later; operator sets 13 to 24).
 
-Tensors are read where they are, in the file or in files beside it; a name that leads out of the folder is refused. ONNX does
-not say which tensors are trained: floats that meet what depends on the inputs are, as are tables that rows are taken from;
-tables that are multiplied element by element, and masks that are added to scores, are not.
+Tensors are read where they are, in the file or in files beside it; a name that leads out of the folder is refused.
+Which of them are trained, `onnx_parameters` says.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ from __future__ import annotations
 import ast
 import mmap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,8 @@ from strategy.models.imported.foreign import (
     ForeignTensor,
     Ref,
     checked_shape,
-    refs_of,
 )
+from strategy.models.imported.onnx_parameters import labels_of, trained_tensors
 
 OPSETS = range(13, 25)
 DTYPES = {
@@ -38,12 +38,11 @@ DTYPES = {
     **{11: "float64", 16: "bfloat16"},
 }
 """TensorProto.DataType -> NumPy's name."""
-MOST_FILE_BYTES = 2**40
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 _STORED = {4: "<f4", 5: "<i4", 7: "<i8", 10: "<f8"}
 """Fields of a TensorProto with figures -> how they are packed; whole numbers are varints."""
 MOST_ALIKE = 2
 """Matrices that one is compared with, in case it is one of them transposed."""
-_MOVES = ("Transpose", "Reshape", "Cast", "Identity", "Unsqueeze", "Squeeze", "Slice", "Split", "Expand")
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -136,12 +135,13 @@ class _Reader:
             elif number == 15:
                 raise InputError("a sparse tensor", where=where, hint="store it densely")
         given = tuple(one for one in inputs if one.name not in tensors)
-        trained = _trained(nodes, tensors, {one.name for one in given})
+        floats = {name: one.shape for name, one in tensors.items() if DTYPES[one.code] in FLOATS}
+        trained = trained_tensors(nodes, floats, {one.name for one in given})
         copies = self._transposed_copies({name: one for name, one in tensors.items() if name in trained})
         for name, source in copies.items():
             del tensors[name]
             nodes.insert(0, ForeignNode("onnx.Transpose", {"inputs": (Ref(source),)}, (name,), (), f"tensor {name}"))
-        labels = _labels(nodes, tensors)
+        labels = labels_of(nodes, tensors)
         found_tensors = tuple(
             ForeignTensor(name, labels[name], one.shape, DTYPES[one.code], name in trained, partial(self._read, one))
             for name, one in tensors.items()
@@ -175,7 +175,8 @@ class _Reader:
         return ForeignNode(f"onnx.{domain}{texts[4]}", arguments, tuple(outputs), _scope(properties, texts[3]), told)
 
     def _attribute(self, message: memoryview, where: str) -> tuple[str, Argument]:
-        name, found, several = "", None, defaultdict[int, list[Argument]](list)
+        name, several = "", defaultdict[int, list[Argument]](list)
+        found: Argument = None
         for number, value in protobuf.fields(message, where):
             if number == 1:
                 name = protobuf.text(value, where)
@@ -255,7 +256,9 @@ class _Reader:
         else:
             figures = list(protobuf.whole_numbers(held[1], where))
             words = name in ("float16", "bfloat16")
-            flat = np.array(figures, np.int64).astype(np.uint16).view(dtype) if words else np.array(figures).astype(dtype)
+            flat = (
+                np.array(figures, np.int64).astype(np.uint16).view(dtype) if words else np.array(figures).astype(dtype)
+            )
         elements = int(np.prod(one.shape, dtype=object))
         if flat.size != elements:
             raise InputError("a tensor of another length", where=where, got=flat.size, expected=str(one.shape))
@@ -288,15 +291,18 @@ class _Reader:
         except ValueError:
             raise InputError("no such place in a file", where=where, got=one.external) from None
         if offset < 0 or length < 0 or offset + length > len(content):
-            raise InputError("no such place in a file", where=where, got=(offset, length), expected=f"{len(content)} bytes")
+            raise InputError(
+                "no such place in a file", where=where, got=(offset, length), expected=f"{len(content)} bytes"
+            )
         return 9, content[offset : offset + length]
 
 
-def _numpy(name: str) -> np.dtype[np.generic]:
+def _numpy(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
     return np.dtype(name)
 
 
@@ -338,8 +344,8 @@ def _entry(message: memoryview, where: str) -> tuple[str, str]:
 def _scope(properties: Mapping[str, str], name: str) -> tuple[str, ...]:
     """Modules that a node was called in: as the exporter notes them, or as its older sister names nodes.
 
-        ['', 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d_1']
-        /layer1/layer1.0/conv1/Conv
+    ['', 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d_1']
+    /layer1/layer1.0/conv1/Conv
     """
     noted = properties.get(_SCOPES, "")
     if noted and len(noted) < 2**12:
@@ -354,59 +360,3 @@ def _scope(properties: Mapping[str, str], name: str) -> tuple[str, ...]:
         steps = part.split(".")
         found += steps[1:] if found and steps[0] == found[-1] and len(steps) > 1 else steps
     return tuple(one for one in found if one)
-
-
-def _labels(nodes: list[ForeignNode], tensors: Mapping[str, _TensorParts]) -> dict[str, str]:
-    """What tensors are called: as they are, those without a module after the one that reads them first."""
-    found = {name: name for name in tensors}
-    for node in reversed(nodes):
-        for name in refs_of(node.arguments["inputs"]):
-            if name in found and "." not in name:
-                found[name] = ".".join((*node.scope, name.replace("/", "_")))
-    return found
-
-
-def _trained(nodes: list[ForeignNode], tensors: Mapping[str, _TensorParts], inputs: set[str]) -> set[str]:
-    """The tensors that are parameters; see the module."""
-    live = set(inputs)
-    for node in nodes:
-        if live.intersection(refs_of(node.arguments["inputs"])) and not node.target.endswith(".Shape"):
-            live.update(node.outputs)
-    readers: dict[str, list[ForeignNode]] = defaultdict(list)
-    for node in nodes:
-        for name in dict.fromkeys(refs_of(node.arguments["inputs"])):
-            readers[name].append(node)
-    return {
-        name
-        for name, one in tensors.items()
-        if DTYPES[one.code] in ("float16", "bfloat16", "float32", "float64")
-        and one.shape
-        and max(one.shape) > 1
-        and any(_meets(node, came, live, one) for node, came in _met(name, readers))
-    }
-
-
-def _met(name: str, readers: Mapping[str, list[ForeignNode]]) -> Iterator[tuple[ForeignNode, str]]:
-    """Where a tensor ends up that is moved, perhaps, but not computed on: nodes, and what they know it by."""
-    waiting, seen = [name], {name}
-    while waiting:
-        came = waiting.pop()
-        for node in readers.get(came, ()):
-            if node.target.removeprefix("onnx.") not in _MOVES:
-                yield node, came
-                continue
-            fresh = [one for one in node.outputs if one not in seen]
-            seen.update(fresh)
-            waiting += fresh
-
-
-def _meets(node: ForeignNode, came: str, live: set[str], one: _TensorParts) -> bool:
-    operands, kind = refs_of(node.arguments["inputs"]), node.target.removeprefix("onnx.")
-    if kind == "Gather":
-        return operands[:1] == (came,)
-    if not live.intersection(operands):
-        return False
-    wide = [size for size in one.shape if size > 1]
-    if kind in ("Mul", "Where", "Div") and len(wide) > 1:
-        return False
-    return not (kind == "Add" and len(one.shape) == 4 and one.shape[-1] == one.shape[-2])

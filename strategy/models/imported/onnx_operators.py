@@ -12,6 +12,7 @@ from strategy.models.imported import network_operators as network
 from strategy.models.imported import operators as numbers
 from strategy.models.imported import shape_operators as shapes
 from strategy.models.imported.expression import Expression
+from strategy.models.imported.foreign import Array
 from strategy.models.imported.onnx_file import DTYPES
 from strategy.models.imported.operators import Meaning, Operands, known, unary
 from strategy.models.imported.values import Tensor, Value, from_left
@@ -167,7 +168,11 @@ def _padding(o: Operands) -> tuple[int, int]:
 
 
 def _windows(o: Operands) -> dict[str, Value]:
-    return {"stride": o.integers("strides", (1, 1)), "padding": _padding(o), "dilation": o.integers("dilations", (1, 1))}
+    return {
+        "stride": o.integers("strides", (1, 1)),
+        "padding": _padding(o),
+        "dilation": o.integers("dilations", (1, 1)),
+    }
 
 
 def _conv(o: Operands) -> Value:
@@ -177,7 +182,7 @@ def _conv(o: Operands) -> Value:
 
 def _pool(meaning: Meaning) -> Meaning:
     def translated(o: Operands) -> Value:
-        more = {"kernel_size": o.integers("kernel_shape"), "ceil_mode": o.integer("ceil_mode", 0)}
+        more: dict[str, Value] = {"kernel_size": o.integers("kernel_shape"), "ceil_mode": o.integer("ceil_mode", 0)}
         counted = {"count_include_pad": bool(o.integer("count_include_pad", 0))}
         return meaning(Operands(o.values, {"self": _input(o, 0), **_windows(o), **more, **counted}))
 
@@ -223,13 +228,14 @@ def _constant(o: Operands) -> Value:
     return _array(o)
 
 
-def _array(o: Operands) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def _array(o: Operands) -> Array:
     """A constant inside a node."""
     found = o.given.get("value")
     if not isinstance(found, tuple) or len(found) != 3 or not isinstance(found[1], tuple):
         raise InputError("a constant without a value")
     name, shape, flat = found
-    return np.asarray(flat, str(name)).reshape([int(one) for one in shape])  # type: ignore[arg-type]
+    sizes = Operands(o.values, {"shape": shape}).integers("shape", ()) if shape else ()
+    return np.asarray(flat, str(name)).reshape(sizes)
 
 
 def _constant_of_shape(o: Operands) -> Value:
@@ -245,7 +251,7 @@ def _range(o: Operands) -> Value:
     return made.astype(first.dtype) if isinstance(made, np.ndarray) and isinstance(first, np.ndarray) else made
 
 
-def _folded(function: Callable[..., Tensor], kind: str) -> Meaning:
+def _folded(function: Callable[..., Array], kind: str) -> Meaning:
     """An operator of any number of operands."""
 
     def meaning(o: Operands) -> Value:
@@ -317,7 +323,8 @@ _ROWS: dict[str, Meaning] = {
     **{"Sigmoid": row(unary("sigmoid"), *_X), "Tanh": row(unary("tanh", np.tanh), *_X)},
     **{"Exp": row(unary("exp", np.exp), *_X), "Log": row(unary("log", np.log), *_X), "Erf": row(numbers.erf, *_X)},
     **{"Neg": row(unary("neg", np.negative), *_X), "Sqrt": row(unary("sqrt", np.sqrt), *_X)},
-    **{"Reciprocal": row(numbers.reciprocal, *_X), "Identity": row(numbers.same, *_X), "IsNaN": row(numbers.is_nan, *_X)},
+    **{"Reciprocal": row(numbers.reciprocal, *_X), "Identity": row(numbers.same, *_X)},
+    "IsNaN": row(numbers.is_nan, *_X),
     **{"Cos": row(known(np.cos, "self"), *_X), "Sin": row(known(np.sin, "self"), *_X)},
     **{"Not": row(known(np.logical_not, "self"), *_X), "Gelu": row(numbers.gelu, *_X, approximate="approximate")},
     "Softmax": row(numbers.softmax, *_X, axis="dim"),
@@ -329,12 +336,13 @@ _ROWS: dict[str, Meaning] = {
     **{"Reshape": _reshape, "Expand": _expand, "Gather": _gather, "GatherND": _gather_nd, "Shape": _shape},
     **{"Slice": _slice, "Concat": _concat, "Split": _split, "Transpose": _transpose, "Flatten": _flatten},
     **{"Unsqueeze": _with_axes(shapes.unsqueeze), "Squeeze": _with_axes(shapes.squeeze), "Trilu": _trilu},
-    **{name: _with_axes(numbers.reduced(kind)) for name, kind in
-       (("ReduceMean", "reduce_mean"), ("ReduceSum", "reduce_sum"), ("ReduceMax", "reduce_max"), ("ReduceMin", "reduce_min"))},
+    **{
+        f"Reduce{name}": _with_axes(numbers.reduced(f"reduce_{name.lower()}")) for name in ("Mean", "Sum", "Max", "Min")
+    },
     **{"Gemm": _gemm, "Conv": _conv, "MaxPool": _pool(network.max_pool2d), "AveragePool": _pool(network.avg_pool2d)},
     **{"GlobalAveragePool": _global_average, "BatchNormalization": _batch_norm, "Attention": _attention},
     **{"LayerNormalization": _norm(network.layer_norm), "RMSNormalization": _norm(network.rms_norm)},
     **{"Cast": _cast, "Constant": _constant, "ConstantOfShape": _constant_of_shape, "Range": _range, "Clip": _clip},
     **{"Max": _folded(np.maximum, "maximum"), "Min": _folded(np.minimum, "minimum")},
-}  # fmt: skip
+}
 ONNX: Mapping[str, Meaning] = {f"onnx.{name}": meaning for name, meaning in _ROWS.items()}

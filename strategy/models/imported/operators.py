@@ -1,7 +1,7 @@
 """The table of operators: what each one of ATen means in our ops. ONNX's are translated into it (`onnx_operators`).
 
-An operator reads its arguments by the names of ATen's schema, as tensors or as what is known already, and gives a value or
-several. `OPERATORS` is all there is: what a program uses besides is listed, all of it at once, before anything is run.
+An operator reads its arguments by the names of ATen's schema, as tensors or as what is known already, and gives a value
+or several. The table itself is in `table`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ class Operands:
         if isinstance(found, np.ndarray) and found.dtype.kind in "iu" and found.ndim <= 1 and found.size <= 2**10:
             return tuple(int(one) for one in found.reshape(-1))
         parts = found if isinstance(found, tuple) else (found,)
-        plain = [int(p.reshape(-1)[0]) if isinstance(p, np.ndarray) and p.size == 1 and p.dtype.kind in "iu" else p for p in parts]
+        plain = [
+            int(p.reshape(-1)[0]) if isinstance(p, np.ndarray) and p.size == 1 and p.dtype.kind in "iu" else p
+            for p in parts
+        ]
         if not all(isinstance(one, int) and abs(one) <= 2**63 for one in plain):
             raise InputError("not whole numbers", where=name, got=_told(found))
         return tuple(int(one) for one in plain)  # type: ignore[arg-type]
@@ -182,7 +185,7 @@ def total(o: Operands, x: Tensor, y: Tensor) -> Tensor:
     if not isinstance(x, Expression) and not isinstance(y, Expression):
         return o.values.elementwise(np.add, x, y)
     tensor, array = (x, y) if isinstance(x, Expression) else (y, x)
-    assert isinstance(tensor, Expression) and isinstance(array, np.ndarray)  # noqa: S101, PT018 - the cases above
+    assert isinstance(tensor, Expression) and isinstance(array, np.ndarray)  # noqa: PT018 - the cases above
     array = o.values.of_any_sample(array, tensor)
     amount = uniform(array)
     if amount is not None and math.isfinite(amount):
@@ -239,7 +242,7 @@ def times(o: Operands, x: Tensor, y: Tensor) -> Tensor:
     if not isinstance(x, Expression) and not isinstance(y, Expression):
         return o.values.elementwise(np.multiply, x, y)
     tensor, array = (x, y) if isinstance(x, Expression) else (y, x)
-    assert isinstance(tensor, Expression) and isinstance(array, np.ndarray)  # noqa: S101, PT018 - the cases above
+    assert isinstance(tensor, Expression) and isinstance(array, np.ndarray)  # noqa: PT018 - the cases above
     array = o.values.of_any_sample(array, tensor)
     factor = uniform(array)
     if factor is not None and math.isfinite(factor):
@@ -280,7 +283,9 @@ def reciprocal_of(o: Operands, x: Expression, over: float | None = 1.0) -> Expre
 def reciprocal(o: Operands) -> Value:
     """1 / self."""
     x = o.tensor("self")
-    return reciprocal_of(o, x) if isinstance(x, Expression) else o.values.elementwise(np.reciprocal, x.astype(np.float64))
+    return (
+        reciprocal_of(o, x) if isinstance(x, Expression) else o.values.elementwise(np.reciprocal, x.astype(np.float64))
+    )
 
 
 def power(o: Operands) -> Value:
@@ -288,7 +293,9 @@ def power(o: Operands) -> Value:
     x = o.tensor("self")
     name = "exponent" if o.has("exponent") else "other"
     if not isinstance(x, Expression):
-        return o.values.elementwise(np.power, x.astype(np.float64), np.asarray(o.array(name), np.float64)).astype(x.dtype)
+        return o.values.elementwise(np.power, x.astype(np.float64), np.asarray(o.array(name), np.float64)).astype(
+            x.dtype
+        )
     exponent = o.figure(name)
     if exponent == 3.0:
         return o.make.binary("mul", o.make.op("square", x), x)

@@ -1,9 +1,9 @@
 """Patterns: attention, rotary positions, norms and GELUs that were written out, found among expressions.
 
-    attention  softmax(q k^T factor + mask) v, mask constant      q, k, v [b, h, s, d], heads of keys repeated or not
-    rotary     x C + (-x2, x1) S, C and S constant tables         x1, x2 the halves of every head (arXiv:2104.09864)
-    rms norm   x rsqrt(mean(x^2) + epsilon) gain                  over the last dim (arXiv:1910.07467)
-    gelu       x (1 + erf(x / sqrt 2)) / 2                        (arXiv:1606.08415)
+attention  softmax(q k^T factor + mask) v, mask constant      q, k, v [b, h, s, d], heads of keys repeated or not
+rotary     x C + (-x2, x1) S, C and S constant tables         x1, x2 the halves of every head (arXiv:2104.09864)
+rms norm   x rsqrt(mean(x^2) + epsilon) gain                  over the last dim (arXiv:1910.07467)
+gelu       x (1 + erf(x / sqrt 2)) / 2                        (arXiv:1606.08415)
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ def mask_of(table: Array, queries: int, keys: int) -> Mask:
     raise InputError("a mask that is neither open, nor causal, nor a causal window", got=table.shape)
 
 
-def attention(
-    make: Expressions, q: Expression, k: Expression, v: Expression, mask: Mask, scale: float
-) -> Expression:
+def attention(make: Expressions, q: Expression, k: Expression, v: Expression, mask: Mask, scale: float) -> Expression:
     """Attention of q[b, h, s, d], k[b, g, t, d], v[b, g, t, e] -> [b, h, s, e]; repeated heads of keys are read once.
 
     Raises:
@@ -183,7 +181,9 @@ def _frequencies(cosine: Array, sine: Array) -> tuple[tuple[float, ...], float]:
         position *= 2
     meant = scale * np.exp(1j * np.outer(np.arange(len(angles)), np.concatenate([found, found])))
     if np.abs(meant - wide).max() > 1e-3 * scale:
-        raise InputError("tables that are no rotary positions", expected="cosines and sines of position times frequency")
+        raise InputError(
+            "tables that are no rotary positions", expected="cosines and sines of position times frequency"
+        )
     return tuple(float(one) for one in found), scale
 
 

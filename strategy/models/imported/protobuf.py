@@ -1,7 +1,8 @@
 """Protocol buffers: the fields of a message, read in place.
 
-The wire format (protobuf.dev, "Encoding") is four kinds of fields, so that ONNX can be read with bounds that a library does
-not offer: nothing is unpacked but what is asked for, and a message inside is a view of the same bytes.
+The wire format (protobuf.dev, "Encoding") is four kinds of fields. Read so, ONNX takes no memory but what is asked
+for: a message inside is a view of the same bytes, where a library makes objects of all of them before anything can be
+counted.
 """
 
 from __future__ import annotations

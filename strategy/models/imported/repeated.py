@@ -4,9 +4,10 @@
     encoder.layers.encoder_layer_0 ... encoder_layer_11  a list by names with numbers
     layer1.0 ... layer1.2, layer2.0 ... layer4.2         several lists, one behind the other
 
-Of the ways of reading the names, the one is taken whose members hold the most of the nodes, and at least half; of several,
-the one with the most members. Lists inside of a member are part of it, and a list by numbers may have one member. Members count as layers in the order in which they are first called, if no value flows from a
-later one to an earlier one; else nothing is a layer.
+Of the ways of reading the names, the one is taken whose members hold the most of the nodes, and at least half; of
+several, the one with the most members. Lists inside of a member are part of it, and a list by numbers may have one
+member. Members count as layers in the order in which they are first called, if no value flows from a later one to an
+earlier one; else nothing is a layer.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from strategy.base.errors import InputError
-from strategy.models.imported.expression import Expression
 from strategy.models.imported.exported import DTYPES
+from strategy.models.imported.expression import Expression
 from strategy.models.imported.foreign import Array
 from strategy.models.imported.operators import Meaning, Operands
 from strategy.models.imported.values import Tensor, Value, from_left
@@ -91,7 +91,9 @@ def matrix_transpose(o: Operands) -> Value:
 def cut(o: Operands) -> Value:
     """A slice along a dim."""
     begin, end = o.integer("start", 0), o.integer("end", _MOST)
-    return o.values.cut(o.tensor("self"), o.integer("dim", 0), begin, None if end >= _MOST else end, o.integer("step", 1))
+    return o.values.cut(
+        o.tensor("self"), o.integer("dim", 0), begin, None if end >= _MOST else end, o.integer("step", 1)
+    )
 
 
 def select(o: Operands) -> Value:
@@ -171,10 +173,7 @@ def arange(o: Operands) -> Value:
 
 def full(o: Operands) -> Value:
     """A tensor of one figure; that of which it takes the shape may be one that is computed."""
-    if o.has("size"):
-        shape = o.integers("size")
-    else:
-        shape = o.tensor("self").shape
+    shape = o.integers("size") if o.has("size") else o.tensor("self").shape
     value = o.figure("fill_value", 0)
     usual = "int64" if float(value).is_integer() and not o.has("self") else "float32"
     dtype = _dtype(o, usual)
@@ -258,7 +257,9 @@ def index(o: Operands) -> Value:
 def check_range(index: Array, size: int) -> None:
     """Raise InputError if an index is not there."""
     if index.size and (index.min() < -size or index.max() >= size):
-        raise InputError("an index that is not there", got=(int(index.min()), int(index.max())), expected=f"below {size}")
+        raise InputError(
+            "an index that is not there", got=(int(index.min()), int(index.max())), expected=f"below {size}"
+        )
 
 
 def cumsum(o: Operands) -> Value:

@@ -58,7 +58,11 @@ _ATEN: Mapping[str, Meaning] = {
     **{"sqrt": unary("sqrt", np.sqrt), "rsqrt": unary("rsqrt", lambda x: 1 / np.sqrt(x)), "square": unary("square")},
     **{"erf": numbers.erf, "isnan": numbers.is_nan, "where": numbers.where, "gelu": numbers.gelu, "rsub": numbers.rsub},
     **{"pow": numbers.power, "reciprocal": numbers.reciprocal, "mean": numbers.reduced("reduce_mean")},
-    **{"sum": numbers.reduced("reduce_sum"), "amax": numbers.reduced("reduce_max"), "amin": numbers.reduced("reduce_min")},
+    **{
+        "sum": numbers.reduced("reduce_sum"),
+        "amax": numbers.reduced("reduce_max"),
+        "amin": numbers.reduced("reduce_min"),
+    },
     **dict.fromkeys(("softmax", "_softmax"), numbers.softmax),
     **dict.fromkeys(("log_softmax", "_log_softmax"), numbers.log_softmax),
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "_reshape_alias"), shapes.view),
@@ -80,7 +84,7 @@ _ATEN: Mapping[str, Meaning] = {
     **{"max_pool2d": network.max_pool2d, "avg_pool2d": network.avg_pool2d},
     **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d"), network.adaptive_avg_pool2d),
     "scaled_dot_product_attention": network.attention,
-}  # type: ignore[assignment]
+}
 _PYTHON: Mapping[str, Meaning] = {
     "_operator.getitem": shapes.item_of,
     "_operator.mul": _integers(lambda a, b: a * b),

@@ -1,7 +1,7 @@
 """Values: what a node reads and writes while a program is interpreted, an expression or an array that is known already.
 
-A shape operation means the same on both; this is the one place that tells them apart. What is known is bounded, in bytes
-of one array and of all that are made.
+A shape operation means the same on both, and this is the place that tells them apart. What is known is bounded, in
+bytes of one array and of all that are made.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class OwnBatch:
     def reshaped(self, node: int, found: Shape) -> Shape | None:
         """The shape that a reshape of `found` gives; None where its own will do.
 
-        In row-major order, the dim that holds the batch is one that its elements pass through: as long as the batch, or else
-        one that ends where the batch's own dim ended, or begins where it began.
+        In row-major order, the dim that holds the batch is one that its elements pass through: as long as the batch, or
+        else one that ends where the batch's own dim ended, or begins where it began.
 
         Raises:
             InputError: it may be either, as with a batch of one whose neighbours are joined.

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strategy.models.imported.read import foreign_module, read_program
-from strategy.models.recorded import RecordedModel
 from tests.support.foreign_programs import FILES, logits_of, reference
 
 WITHIN = 1e-5
