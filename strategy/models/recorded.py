@@ -8,7 +8,7 @@ The text is one JSON object:
     inputs      [name, dims, dtype, source]                       source: ["tokens", below, shift], ["integers", below],
                                                                   ["features", label]
     variables   [path, shape, init, what its authors call it]
-    ops         [name, template, kind, inputs, updates, labels, attributes, phase, layer]
+    ops         [name, template, origin, kind, inputs, updates, labels, attributes, phase, layer]
     loss, count, tokens, heads
 
 A size that grows with the micro-batch b is written [a, c] and means a + c b; an attribute may also be {"size": [a, c]},
@@ -84,6 +84,7 @@ class RecordedOp:
 
     name: str
     template: str
+    origin: str
     kind: str
     inputs: tuple[str, ...]
     updates: tuple[str, ...]
@@ -196,7 +197,7 @@ class RecordedModule(Module):
         recording, tracer = self.recording, inputs[0].tracer
         micro_batch = inputs[0].shape[0]
         for op in recording.ops:
-            line = Lineage(op.name, op.template)
+            line = Lineage(op.name, op.template, op.origin)
             tracer.graph.add(
                 line,
                 op.kind,
@@ -254,7 +255,7 @@ def _input(record: Any) -> RecordedInput:
 
 
 def _op(record: Any) -> RecordedOp:
-    name, template, kind, inputs, updates, labels, attrs, phase, layer = record
+    name, template, origin, kind, inputs, updates, labels, attrs, phase, layer = record
     sizes: dict[str, Size | tuple[Size, ...]] = {}
     figures: dict[str, Attr] = {}
     inverse: dict[str, int] = {}
@@ -272,7 +273,7 @@ def _op(record: Any) -> RecordedOp:
         else:
             figures[key] = value if isinstance(value, str) else _number(value)
     reads, rewrites, others = (tuple(_text(one) for one in part) for part in (inputs, updates, labels))
-    names, number = (_text(name), _text(template), _text(kind)), None if layer is None else _integer(layer)
+    names, number = [_text(one) for one in (name, template, origin, kind)], None if layer is None else _integer(layer)
     return RecordedOp(*names, reads, rewrites, others, sizes, figures, inverse, Phase(phase), number)
 
 

@@ -128,6 +128,10 @@ class _Traced:
             got = (logits.shape, *self.inputs)
             hint = "return the logits first, and leave labels and loss to the plan"
             raise InputError("not an output that can be trained", where=where, got=got, expected=expected, hint=hint)
+        micro_batch = next(iter(self.inputs.values())).shape[0]
+        if logits.shape[0] != micro_batch:
+            hint = "the first dim of the output is that of the samples"
+            raise InputError("an output without samples", where=where, got=logits.shape, hint=hint)
         self.logits = logits
         self.inputs[LABELS] = TensorSpec(logits.shape[:-1], DType.INT32)
         return cross_entropy(logits, _declared(tracer, LABELS, self.inputs[LABELS]))
@@ -162,7 +166,7 @@ def _op_record(alike: Sequence[Op], where: str) -> list[Any]:
     first, at = alike[0], f"{where}: op {alike[0].name}"
     attrs = {key: _attr([op.attrs[key] for op in alike], f"{at}: {key}") for key in first.attrs}
     lists = [list(first.inputs), list(first.updates), list(first.labels)]
-    return [first.name, first.template, first.kind, *lists, attrs, str(first.phase), first.layer]
+    return [first.name, first.template, first.origin, first.kind, *lists, attrs, str(first.phase), first.layer]
 
 
 def _attr(found: Sequence[Attr], where: str) -> Any:
