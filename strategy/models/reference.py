@@ -82,7 +82,7 @@ def _place_of(error: Exception) -> str:
     trace, found = error.__traceback__, ""
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith("<") and Path(name).name != Path(__file__).name:
+        if not name.startswith("<") and "importlib" not in Path(name).parts and Path(name) != Path(__file__):
             found = f", at {name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found

@@ -21,7 +21,7 @@ import numpy as np
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "reference" / "programs"
 REFERENCE = "logits.npz"
-SAMPLES, SEQUENCE, VOCABULARY = 2, 12, 48
+SAMPLES, SEQUENCE, VOCABULARY = 2, 12, 256
 
 
 def torchvision() -> Any:
