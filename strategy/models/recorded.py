@@ -12,7 +12,7 @@ The text is one JSON object:
     loss, count, tokens, heads
 
 A size that grows with the micro-batch b is written [a, c] and means a + c b; an attribute may also be {"size": [a, c]},
-or {"per_sample": k}, 1 / (k b).
+{"figure": [a, c]}, the same as a float, or {"per_sample": k}, 1 / (k b).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ RecordedAttr = Attr | Size | tuple[Size, ...] | float
 
 @dataclass(frozen=True, slots=True)
 class RecordedOp:
-    """One op; `inverse` are attributes that are 1 / (k b)."""
+    """One op; `inverse` are attributes that are 1 / (k b), `growing` figures that are whole and grow with b."""
 
     name: str
     template: str
@@ -92,6 +92,7 @@ class RecordedOp:
     sizes: Mapping[str, Size | tuple[Size, ...]]
     figures: Attrs
     inverse: Mapping[str, int]
+    growing: Mapping[str, Size]
     phase: Phase
     layer: int | None
 
@@ -101,7 +102,8 @@ class RecordedOp:
             key: one.at(micro_batch) if isinstance(one, Size) else tuple(size.at(micro_batch) for size in one)
             for key, one in self.sizes.items()
         }
-        return {**self.figures, **sizes, **{key: 1.0 / (k * micro_batch) for key, k in self.inverse.items()}}
+        grown = {key: float(one.at(micro_batch)) for key, one in self.growing.items()}
+        return {**self.figures, **sizes, **grown, **{key: 1.0 / (k * micro_batch) for key, k in self.inverse.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +261,13 @@ def _op(record: Any) -> RecordedOp:
     sizes: dict[str, Size | tuple[Size, ...]] = {}
     figures: dict[str, Attr] = {}
     inverse: dict[str, int] = {}
+    growing: dict[str, Size] = {}
     for key, value in attrs.items():
         if isinstance(value, dict):
             if "per_sample" in value:
                 inverse[key] = _integer(value["per_sample"], 1)
+            elif "figure" in value:
+                growing[key] = _size(value["figure"])
             else:
                 sizes[key] = _size(value["size"])
         elif isinstance(value, list):
@@ -273,8 +278,21 @@ def _op(record: Any) -> RecordedOp:
         else:
             figures[key] = value if isinstance(value, str) else _number(value)
     reads, rewrites, others = (tuple(_text(one) for one in part) for part in (inputs, updates, labels))
-    names, number = [_text(one) for one in (name, template, origin, kind)], None if layer is None else _integer(layer)
-    return RecordedOp(*names, reads, rewrites, others, sizes, figures, inverse, Phase(phase), number)
+    return RecordedOp(
+        _text(name),
+        _text(template),
+        _text(origin),
+        _text(kind),
+        reads,
+        rewrites,
+        others,
+        sizes,
+        figures,
+        inverse,
+        growing,
+        Phase(phase),
+        None if layer is None else _integer(layer),
+    )
 
 
 def _size(value: Any) -> Size:

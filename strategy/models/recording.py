@@ -178,6 +178,8 @@ def _attr(found: Sequence[Attr], where: str) -> Any:
     if all(isinstance(one, tuple) and len(one) == len(first) for one in found):  # type: ignore[arg-type]
         return [_size(sizes, where) for sizes in zip(*found, strict=True)]
     if all(isinstance(one, float) and one for one in found):
+        if all(float(one).is_integer() for one in found):  # type: ignore[arg-type]
+            return {"figure": _size([int(one) for one in found], where)}  # type: ignore[arg-type]
         per_sample = round(1.0 / (float(first) * _MICRO_BATCHES[0]))  # type: ignore[arg-type]
         if per_sample and all(one == 1.0 / (per_sample * b) for one, b in zip(found, _MICRO_BATCHES, strict=True)):
             return {"per_sample": per_sample}

@@ -122,6 +122,9 @@ class Expressions:
             raise InputError("reshape changes the number of elements", got=x.shape, expected=str(shape))
         while x.kind == "reshape":
             x = x.x
+        if _flipped(x)[1] and len(shape) > 2 and shape[-2:] == x.shape[-2:]:  # leading dims alone change
+            inner = self.reshape(x.x, (*shape[:-2], shape[-1], shape[-2]))
+            return self.transpose(inner, (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
         return x if shape == x.shape else self.op("reshape", x, shape=shape)
 
     def expand(self, x: Expression, shape: Shape) -> Expression:

@@ -30,7 +30,7 @@ LAYERS = "layers"
 def layer_paths(nodes: Sequence[ForeignNode]) -> Callable[[Names], Path]:
     """What path of ours a module of the file has: members of lists become `layers`, by their numbers."""
     scopes = [node.scope for node in nodes]
-    options = [_members(scopes, pattern, least) for pattern, least in ((_BY_NUMBER, 1), (_BY_NUMBER, 2), (_BY_NAME, 2))]
+    options = [_members(scopes, pattern, least) for pattern, least in ((_BY_NAME, 2), (_BY_NUMBER, 2), (_BY_NUMBER, 1))]
     shares = {place: _share(scopes, found) for place, found in enumerate(options) if len(found) > 1}
     fitting = [place for place, share in shares.items() if share >= _LEAST_SHARE]
     best = max(fitting, key=lambda place: (round(shares[place], 1), len(options[place])), default=None)

@@ -111,7 +111,7 @@ class Branching(Module):
 
 def test_a_module_that_branches_on_the_samples_is_refused() -> None:
     with pytest.raises(
-        InputError, match="mine: another graph for another micro-batch.*branch on the number of samples"
+        InputError, match=r"mine: another graph for another micro-batch.*branch on the number of samples"
     ):
         record(Branching(), where="mine")
 
