@@ -81,9 +81,9 @@ def _place_of(error: Exception) -> str:
     """The user's line that raised, the last one in a traceback that is not of the import system."""
     trace, found = error.__traceback__, ""
     while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if not name.startswith("<") and "importlib" not in Path(name).parts and Path(name) != Path(__file__):
-            found = f", at {name}:{trace.tb_lineno}"
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<") and "importlib" not in Path(file).parts and Path(file) != Path(__file__):
+            found = f", at {file}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ class Archive:
     """
 
     path: Path
-    sizes: dict[str, int]
+    sizes: Mapping[str, int]
     root: str
 
     def read(self, entry: str, most_bytes: int) -> bytes:

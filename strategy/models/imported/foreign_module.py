@@ -11,7 +11,7 @@ from strategy.graph.graph import Path, layer_of
 from strategy.models.imported.expression import UNFINISHED, Expression
 from strategy.models.imported.foreign import ForeignGraph, ForeignTensor
 from strategy.models.imported.interpreter import (
-    Result,
+    Interpretation,
     batch_of,
     check_sequence,
     input_specs,
@@ -34,7 +34,7 @@ _NORM = dict(zip(("weight", "bias", *RUNNING), range(1, 5), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParameterPath:
     """Where a parameter is held: the path of its module, and the attribute."""
 
     path: Path
@@ -73,7 +73,7 @@ class ForeignModule(Module):
         self.path_of = layer_paths(self.nodes)
         self.variables = parameters_of(graph, self.nodes)
         self.own_batch = batch_of(graph)
-        self._own: Result | None = None
+        self._own: Interpretation | None = None
         result = self._result(self.own_batch or 2)
         if self.own_batch is not None:
             self._own = result
@@ -82,7 +82,7 @@ class ForeignModule(Module):
         for norm, (path, operands) in self.norms.items():
             del norm
             for attribute, place in _NORM.items():
-                self.places[operands[place - 1]] = Place(path, attribute)
+                self.places[operands[place - 1]] = ParameterPath(path, attribute)
         self.members = _members(graph, self.variables, self.places, self.norms)
 
     def walk(self, path: Path = ()) -> Iterator[tuple[Module, Path]]:
@@ -95,7 +95,7 @@ class ForeignModule(Module):
         """The program's inputs, with that many samples."""
         return input_specs(self.graph, micro_batch, self.sequence)
 
-    def _result(self, micro_batch: int) -> Result:
+    def _result(self, micro_batch: int) -> Interpretation:
         own = None
         if self._own is not None and self.own_batch is not None and micro_batch != self.own_batch:
             own = OwnBatch(self.own_batch, micro_batch, dict(self._own.shapes))
@@ -181,14 +181,14 @@ def _plain(part: str) -> str:
     return _ODD.sub("_", part) or "_"
 
 
-def _places(graph: ForeignGraph, variables: Mapping[str, TensorSpec], path_of: object) -> dict[str, Place]:
+def _places(graph: ForeignGraph, variables: Mapping[str, TensorSpec], path_of: object) -> dict[str, ParameterPath]:
     """Value of the program -> where its variable is held: by its authors' name, the layers by our numbers."""
     taken: set[str] = set()
     found = {}
     for one in graph.tensors:
         if one.name in variables:
             parts = [_plain(part) for part in one.label.split(".")]
-            place = Place(path_of(tuple(parts[:-1])) if callable(path_of) else (), parts[-1])
+            place = ParameterPath(path_of(tuple(parts[:-1])) if callable(path_of) else (), parts[-1])
             while place.name in taken:
                 place = replace(place, attribute=f"{place.attribute}_")
             taken.add(place.name)
@@ -199,7 +199,7 @@ def _places(graph: ForeignGraph, variables: Mapping[str, TensorSpec], path_of: o
 def _members(
     graph: ForeignGraph,
     variables: Mapping[str, TensorSpec],
-    places: Mapping[str, Place],
+    places: Mapping[str, ParameterPath],
     norms: Mapping[tuple[str, ...], tuple[Path, tuple[str, ...]]],
 ) -> dict[Path, Module]:
     """Path -> the module that holds the parameters there."""

@@ -24,7 +24,7 @@ from strategy.models.imported.foreign import (
     in_use,
     refs_of,
 )
-from strategy.models.imported.operators import Operands
+from strategy.models.imported.operators import Arguments
 from strategy.models.imported.table import known_operators, meaning_of
 from strategy.models.imported.values import OwnBatch, Value, Values
 from strategy.sbp.tensor import DType, Shape, TensorSpec
@@ -39,7 +39,7 @@ _WRONG = (ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Interpretation:
     """What a program computes of one micro-batch, and the shapes that its nodes read and wrote."""
 
     output: Expression
@@ -118,7 +118,7 @@ def interpret(
     inputs: Mapping[str, TensorSpec],
     parameters: Mapping[str, TensorSpec],
     own: OwnBatch | None = None,
-) -> Result:
+) -> Interpretation:
     """What the nodes compute of inputs of these shapes.
 
     Args:
@@ -149,7 +149,7 @@ def interpret(
             meaning = meaning_of(node.target)
             assert meaning is not None
             given = {key: _evaluated(argument, known) for key, argument in node.arguments.items()}
-            result = meaning(Operands(values, given))
+            result = meaning(Arguments(values, given))
         except GraphError:
             raise
         except (InputError, *_WRONG) as error:
@@ -175,7 +175,7 @@ def interpret(
         raise GraphError(problems, where=graph.where)
     if not isinstance(output, Expression):
         raise InputError("the first output does not depend on the inputs", where=graph.where)
-    return Result(output, values.shapes)
+    return Interpretation(output, values.shapes)
 
 
 def _reads(node: ForeignNode) -> tuple[str, ...]:

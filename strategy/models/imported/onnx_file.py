@@ -38,7 +38,7 @@ DTYPES = {
     **{11: "float64", 16: "bfloat16"},
 }
 """TensorProto.DataType -> NumPy's name."""
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
 _STORED = {4: "<f4", 5: "<i4", 7: "<i8", 10: "<f8"}
 """Fields of a TensorProto with figures -> how they are packed; whole numbers are varints."""
 MOST_ALIKE = 2
@@ -135,7 +135,7 @@ class _Reader:
             elif number == 15:
                 raise InputError("a sparse tensor", where=where, hint="store it densely")
         given = tuple(one for one in inputs if one.name not in tensors)
-        floats = {name: one.shape for name, one in tensors.items() if DTYPES[one.code] in FLOATS}
+        floats = {name: one.shape for name, one in tensors.items() if DTYPES[one.code] in FLOAT_DTYPES}
         trained = trained_tensors(nodes, floats, {one.name for one in given})
         copies = self._transposed_copies({name: one for name, one in tensors.items() if name in trained})
         for name, source in copies.items():

@@ -14,41 +14,41 @@ from strategy.models.imported import shape_operators as shapes
 from strategy.models.imported.expression import Expression
 from strategy.models.imported.foreign import Array
 from strategy.models.imported.onnx_file import DTYPES
-from strategy.models.imported.operators import Meaning, Operands, known, unary
+from strategy.models.imported.operators import Arguments, Meaning, known, unary
 from strategy.models.imported.values import Tensor, Value, from_left
 
 
 def row(meaning: Meaning, *names: str, defaults: Mapping[str, Value] | None = None, **attributes: str) -> Meaning:
     """An operator of ATen: inputs by their names there, attributes of ONNX by theirs."""
 
-    def translated(o: Operands) -> Value:
+    def translated(o: Arguments) -> Value:
         inputs = o.given.get("inputs")
         parts = inputs if isinstance(inputs, tuple) else ()
         given: dict[str, Value] = {**(defaults or {}), **dict(zip(names, parts, strict=False))}
         given.update({theirs: o.given[ours] for ours, theirs in attributes.items() if ours in o.given})
-        return meaning(Operands(o.values, given))
+        return meaning(Arguments(o.values, given))
 
     return translated
 
 
-def _input(o: Operands, place: int) -> Value:
+def _input(o: Arguments, place: int) -> Value:
     inputs = o.given.get("inputs")
     return inputs[place] if isinstance(inputs, tuple) and place < len(inputs) else None
 
 
-def _tensor(o: Operands, place: int) -> Tensor:
-    return Operands(o.values, {f"input {place}": _input(o, place)}).tensor(f"input {place}")
+def _tensor(o: Arguments, place: int) -> Tensor:
+    return Arguments(o.values, {f"input {place}": _input(o, place)}).tensor(f"input {place}")
 
 
-def _axes(o: Operands, place: int, name: str = "axes") -> tuple[int, ...] | None:
+def _axes(o: Arguments, place: int, name: str = "axes") -> tuple[int, ...] | None:
     """Dims, an attribute in older operator sets and an input in newer ones."""
     found = o.given.get(name) if o.has(name) else _input(o, place)
-    return None if found is None else Operands(o.values, {name: found}).integers(name)
+    return None if found is None else Arguments(o.values, {name: found}).integers(name)
 
 
-def _reshape(o: Operands) -> Value:
+def _reshape(o: Arguments) -> Value:
     x = _tensor(o, 0)
-    target = Operands(o.values, {"shape": _input(o, 1)}).integers("shape")
+    target = Arguments(o.values, {"shape": _input(o, 1)}).integers("shape")
     if not o.integer("allowzero", 0):
         if any(size == 0 and dim >= len(x.shape) for dim, size in enumerate(target)):
             raise InputError("a size that is kept, of no dim", got=target)
@@ -56,13 +56,13 @@ def _reshape(o: Operands) -> Value:
     return o.values.reshape(x, target)
 
 
-def _expand(o: Operands) -> Value:
+def _expand(o: Arguments) -> Value:
     x = _tensor(o, 0)
-    target = Operands(o.values, {"shape": _input(o, 1)}).integers("shape")
+    target = Arguments(o.values, {"shape": _input(o, 1)}).integers("shape")
     return o.values.expand(x, target, both_ways=True)
 
 
-def _gather(o: Operands) -> Value:
+def _gather(o: Arguments) -> Value:
     x, index = _tensor(o, 0), _tensor(o, 1)
     axis = from_left(o.integer("axis", 0), len(x.shape))
     if isinstance(index, Expression):
@@ -71,7 +71,7 @@ def _gather(o: Operands) -> Value:
         return o.make.op("gather", x, index, axis=axis)
     if isinstance(x, Expression):
         if index.ndim == 0:
-            return shapes.select(Operands(o.values, {"self": x, "dim": axis, "index": index}))
+            return shapes.select(Arguments(o.values, {"self": x, "dim": axis, "index": index}))
         if axis == 0:
             return shapes.rows_of(o, x, index)
         raise InputError("elements by tables of indices")
@@ -80,8 +80,8 @@ def _gather(o: Operands) -> Value:
     return o.values.known(shape, 8, lambda: np.take(x, index, axis=axis))
 
 
-def _gather_nd(o: Operands) -> Value:
-    x, index = Operands(o.values, {"self": _input(o, 0), "index": _input(o, 1)}), o.integer("batch_dims", 0)
+def _gather_nd(o: Arguments) -> Value:
+    x, index = Arguments(o.values, {"self": _input(o, 0), "index": _input(o, 1)}), o.integer("batch_dims", 0)
     data, places = x.array("self"), x.array("index")
     if index != 0 or not places.ndim or places.dtype.kind not in "iu" or not 0 < places.shape[-1] <= data.ndim:
         raise InputError("elements by tables of indices", got=(data.shape, places.shape))
@@ -92,15 +92,15 @@ def _gather_nd(o: Operands) -> Value:
     return o.values.known(shape, 8, lambda: data[columns])
 
 
-def _shape(o: Operands) -> Value:
+def _shape(o: Arguments) -> Value:
     x = _tensor(o, 0)
     begin, end = o.integer("start", 0), o.integer("end", len(x.shape))
     return np.asarray(x.shape[begin:end], np.int64)
 
 
-def _slice(o: Operands) -> Value:
+def _slice(o: Arguments) -> Value:
     x = _tensor(o, 0)
-    lists = [Operands(o.values, {"list": _input(o, place)}) for place in range(1, 5)]
+    lists = [Arguments(o.values, {"list": _input(o, place)}) for place in range(1, 5)]
     starts, ends = lists[0].integers("list"), lists[1].integers("list")
     axes = lists[2].integers("list", tuple(range(len(starts))))
     steps = lists[3].integers("list", (1,) * len(starts))
@@ -111,38 +111,38 @@ def _slice(o: Operands) -> Value:
     return x
 
 
-def _concat(o: Operands) -> Value:
-    return shapes.concat(Operands(o.values, {"tensors": o.given.get("inputs"), "dim": o.integer("axis")}))
+def _concat(o: Arguments) -> Value:
+    return shapes.concat(Arguments(o.values, {"tensors": o.given.get("inputs"), "dim": o.integer("axis")}))
 
 
-def _split(o: Operands) -> Value:
+def _split(o: Arguments) -> Value:
     x, axis = _tensor(o, 0), o.integer("axis", 0)
     sizes = _axes(o, 1, "split")
     if sizes is not None:
-        return shapes.split(Operands(o.values, {"self": x, "split_sizes": sizes, "dim": axis}))
-    return shapes.chunk(Operands(o.values, {"self": x, "chunks": o.integer("num_outputs"), "dim": axis}))
+        return shapes.split(Arguments(o.values, {"self": x, "split_sizes": sizes, "dim": axis}))
+    return shapes.chunk(Arguments(o.values, {"self": x, "chunks": o.integer("num_outputs"), "dim": axis}))
 
 
 def _with_axes(meaning: Meaning) -> Meaning:
     """An operator with dims by either way."""
 
-    def translated(o: Operands) -> Value:
+    def translated(o: Arguments) -> Value:
         given: dict[str, Value] = {"self": _input(o, 0), "keepdim": o.integer("keepdims", 1)}
         axes = _axes(o, 1)
         if axes is None and o.integer("noop_with_empty_axes", 0):
             return _input(o, 0)
-        return meaning(Operands(o.values, given if axes is None else {**given, "dim": axes}))
+        return meaning(Arguments(o.values, given if axes is None else {**given, "dim": axes}))
 
     return translated
 
 
-def _transpose(o: Operands) -> Value:
+def _transpose(o: Arguments) -> Value:
     x = _tensor(o, 0)
     return o.values.transpose(x, o.integers("perm", tuple(reversed(range(len(x.shape))))))
 
 
-def _gemm(o: Operands) -> Value:
-    given = Operands(o.values, {"a": _input(o, 0), "b": _input(o, 1)})
+def _gemm(o: Arguments) -> Value:
+    given = Arguments(o.values, {"a": _input(o, 0), "b": _input(o, 1)})
     a, b = given.expression("a"), given.expression("b")
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise InputError("no product of matrices", got=(a.shape, b.shape))
@@ -151,12 +151,12 @@ def _gemm(o: Operands) -> Value:
     y = o.make.scale(o.make.product(a, b), o.figure("alpha", 1.0))
     if _input(o, 2) is None or o.figure("beta", 1.0) == 0.0:
         return y
-    bias = Operands(o.values, {"c": _input(o, 2)}).tensor("c")
+    bias = Arguments(o.values, {"c": _input(o, 2)}).tensor("c")
     scaled = numbers.times(o, bias, np.asarray(o.figure("beta", 1.0))) if o.figure("beta", 1.0) != 1.0 else bias
     return numbers.total(o, y, scaled)
 
 
-def _padding(o: Operands) -> tuple[int, int]:
+def _padding(o: Arguments) -> tuple[int, int]:
     """Of both dims of an image, before as behind."""
     automatic = o.given.get("auto_pad", "NOTSET")
     if automatic not in ("NOTSET", "VALID", ""):
@@ -167,7 +167,7 @@ def _padding(o: Operands) -> tuple[int, int]:
     return pads[0], pads[1]
 
 
-def _windows(o: Operands) -> dict[str, Value]:
+def _windows(o: Arguments) -> dict[str, Value]:
     return {
         "stride": o.integers("strides", (1, 1)),
         "padding": _padding(o),
@@ -175,50 +175,50 @@ def _windows(o: Operands) -> dict[str, Value]:
     }
 
 
-def _conv(o: Operands) -> Value:
+def _conv(o: Arguments) -> Value:
     operands = {"input": _input(o, 0), "weight": _input(o, 1), "bias": _input(o, 2), "groups": o.integer("group", 1)}
-    return network.conv2d(Operands(o.values, {**operands, **_windows(o)}))
+    return network.conv2d(Arguments(o.values, {**operands, **_windows(o)}))
 
 
 def _pool(meaning: Meaning) -> Meaning:
-    def translated(o: Operands) -> Value:
+    def translated(o: Arguments) -> Value:
         more: dict[str, Value] = {"kernel_size": o.integers("kernel_shape"), "ceil_mode": o.integer("ceil_mode", 0)}
         counted = {"count_include_pad": bool(o.integer("count_include_pad", 0))}
-        return meaning(Operands(o.values, {"self": _input(o, 0), **_windows(o), **more, **counted}))
+        return meaning(Arguments(o.values, {"self": _input(o, 0), **_windows(o), **more, **counted}))
 
     return translated
 
 
-def _global_average(o: Operands) -> Value:
-    return network.adaptive_avg_pool2d(Operands(o.values, {"self": _input(o, 0), "output_size": (1, 1)}))
+def _global_average(o: Arguments) -> Value:
+    return network.adaptive_avg_pool2d(Arguments(o.values, {"self": _input(o, 0), "output_size": (1, 1)}))
 
 
-def _batch_norm(o: Operands) -> Value:
+def _batch_norm(o: Arguments) -> Value:
     names = ("input", "weight", "bias", "running_mean", "running_var")
     given = {name: _input(o, place) for place, name in enumerate(names)}
     momentum = 1.0 - o.figure("momentum", 0.9)
-    return network.batch_norm(Operands(o.values, {**given, "eps": o.figure("epsilon", 1e-5), "momentum": momentum}))
+    return network.batch_norm(Arguments(o.values, {**given, "eps": o.figure("epsilon", 1e-5), "momentum": momentum}))
 
 
 def _norm(meaning: Meaning) -> Meaning:
-    def translated(o: Operands) -> Value:
+    def translated(o: Arguments) -> Value:
         x = _tensor(o, 0)
         if from_left(o.integer("axis", -1), len(x.shape)) != len(x.shape) - 1:
             raise InputError("a norm over several dims", got=o.integer("axis", -1))
         given = {"input": x, "weight": _input(o, 1), "bias": _input(o, 2), "eps": o.figure("epsilon", 1e-5)}
-        return meaning(Operands(o.values, given))
+        return meaning(Arguments(o.values, given))
 
     return translated
 
 
-def _cast(o: Operands) -> Value:
+def _cast(o: Arguments) -> Value:
     code = o.integer("to")
     if code not in DTYPES:
         raise InputError("an unknown dtype", got=code)
     return numbers.cast_to(o, _tensor(o, 0), DTYPES[code])
 
 
-def _constant(o: Operands) -> Value:
+def _constant(o: Arguments) -> Value:
     for name in ("value_int", "value_float"):
         if name in o.given:
             return np.asarray(o.given[name], np.int64 if name == "value_int" else np.float32)
@@ -228,25 +228,25 @@ def _constant(o: Operands) -> Value:
     return _array(o)
 
 
-def _array(o: Operands) -> Array:
+def _array(o: Arguments) -> Array:
     """A constant inside a node."""
     found = o.given.get("value")
     if not isinstance(found, tuple) or len(found) != 3 or not isinstance(found[1], tuple):
         raise InputError("a constant without a value")
     name, shape, flat = found
-    sizes = Operands(o.values, {"shape": shape}).integers("shape", ()) if shape else ()
+    sizes = Arguments(o.values, {"shape": shape}).integers("shape", ()) if shape else ()
     return np.asarray(flat, str(name)).reshape(sizes)
 
 
-def _constant_of_shape(o: Operands) -> Value:
-    shape = Operands(o.values, {"shape": _input(o, 0)}).integers("shape")
+def _constant_of_shape(o: Arguments) -> Value:
+    shape = Arguments(o.values, {"shape": _input(o, 0)}).integers("shape")
     value = _array(o).reshape(-1)[:1] if o.has("value") else np.zeros(1, np.float32)
     return o.values.known(shape, 0, lambda: np.broadcast_to(value.reshape(()), shape))
 
 
-def _range(o: Operands) -> Value:
+def _range(o: Arguments) -> Value:
     ends = {name: _input(o, place) for place, name in enumerate(("start", "end", "step"))}
-    made = shapes.arange(Operands(o.values, ends))
+    made = shapes.arange(Arguments(o.values, ends))
     first = ends["start"]
     return made.astype(first.dtype) if isinstance(made, np.ndarray) and isinstance(first, np.ndarray) else made
 
@@ -254,8 +254,8 @@ def _range(o: Operands) -> Value:
 def _folded(function: Callable[..., Array], kind: str) -> Meaning:
     """An operator of any number of operands."""
 
-    def meaning(o: Operands) -> Value:
-        parts = Operands(o.values, {"tensors": o.given.get("inputs")}).tensors("tensors")
+    def meaning(o: Arguments) -> Value:
+        parts = Arguments(o.values, {"tensors": o.given.get("inputs")}).tensors("tensors")
         if not parts:
             raise InputError("no operands")
         found = parts[0]
@@ -271,43 +271,43 @@ def _folded(function: Callable[..., Array], kind: str) -> Meaning:
     return meaning
 
 
-def _clip(o: Operands) -> Value:
-    low, high = (Operands(o.values, {"bound": _input(o, place)}) for place in (1, 2))
+def _clip(o: Arguments) -> Value:
+    low, high = (Arguments(o.values, {"bound": _input(o, place)}) for place in (1, 2))
     x = _tensor(o, 0)
     if isinstance(x, Expression):
         if low.figure("bound", -math.inf) == 0.0 and high.figure("bound", 6.0) == 6.0 and high.has("bound"):
-            return numbers.relu6(Operands(o.values, {"self": x}))
+            return numbers.relu6(Arguments(o.values, {"self": x}))
         raise InputError("a clip other than a ReLU6")
     return o.values.elementwise(np.clip, x, np.asarray(low.array("bound")), np.asarray(high.array("bound")))
 
 
-def _attention(o: Operands) -> Value:
+def _attention(o: Arguments) -> Value:
     names = ("query", "key", "value", "attn_mask")
     given = {name: _input(o, place) for place, name in enumerate(names)}
     more = {"is_causal": bool(o.integer("is_causal", 0)), **({"scale": o.figure("scale")} if o.has("scale") else {})}
     if o.figure("softcap", 0.0) or any(_input(o, place) is not None for place in (4, 5)):
         raise InputError("attention with a cache or a bound")
-    return network.attention(Operands(o.values, {**given, **more}))
+    return network.attention(Arguments(o.values, {**given, **more}))
 
 
-def _flatten(o: Operands) -> Value:
+def _flatten(o: Arguments) -> Value:
     x = _tensor(o, 0)
     axis = o.integer("axis", 1)
     axis += len(x.shape) if axis < 0 else 0
     if axis != 1 or len(x.shape) < 2:
         raise InputError("flattened from another dim", got=axis, expected="1")
-    return shapes.flatten(Operands(o.values, {"self": x, "start_dim": 1}))
+    return shapes.flatten(Arguments(o.values, {"self": x, "start_dim": 1}))
 
 
-def _trilu(o: Operands) -> Value:
+def _trilu(o: Arguments) -> Value:
     given = {"self": _input(o, 0), "diagonal": _input(o, 1)}
-    return shapes.triangle(upper=bool(o.integer("upper", 1)))(Operands(o.values, given))
+    return shapes.triangle(upper=bool(o.integer("upper", 1)))(Arguments(o.values, given))
 
 
-def _swish(o: Operands) -> Value:
+def _swish(o: Arguments) -> Value:
     if o.figure("alpha", 1.0) != 1.0:
         raise InputError("a Swish with a factor", got=o.figure("alpha"))
-    return unary("silu")(Operands(o.values, {"self": _input(o, 0)}))
+    return unary("silu")(Arguments(o.values, {"self": _input(o, 0)}))
 
 
 _X, _PAIR = ("self",), ("self", "other")

@@ -22,7 +22,7 @@ from strategy.models.imported.values import Tensor, Value, Values, from_left, un
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
+class Arguments:
     """The arguments of one node."""
 
     values: Values
@@ -120,10 +120,10 @@ def _told(found: Value) -> object:
     return found.shape if isinstance(found, (Expression, np.ndarray)) else found
 
 
-Meaning = Callable[[Operands], Value]
+Meaning = Callable[[Arguments], Value]
 
 
-def same(o: Operands) -> Value:
+def same(o: Arguments) -> Value:
     """What copies, reshapes memory, asserts or drops out in evaluation: the tensor itself."""
     for name in ("self", "input"):
         if name in o.given:
@@ -131,7 +131,7 @@ def same(o: Operands) -> Value:
     raise InputError("a tensor is missing")
 
 
-def dropout(o: Operands) -> Value:
+def dropout(o: Arguments) -> Value:
     """x; a program that was exported in training drops elements out as it says."""
     x, rate = o.tensor("input"), o.figure("p", 0.5)
     trains = o.given.get("train", o.given.get("training", False))
@@ -140,7 +140,7 @@ def dropout(o: Operands) -> Value:
     return o.make.op("dropout", x, rate=rate, seed=x.serial)
 
 
-def cast(o: Operands) -> Value:
+def cast(o: Arguments) -> Value:
     """Another dtype."""
     x, code = o.tensor("self"), o.given.get("dtype")
     if code is None:
@@ -150,7 +150,7 @@ def cast(o: Operands) -> Value:
     return cast_to(o, x, DTYPES[code])
 
 
-def cast_to(o: Operands, x: Tensor, name: str) -> Tensor:
+def cast_to(o: Arguments, x: Tensor, name: str) -> Tensor:
     """Another dtype. Floats stay what they are: in which precision they are, the plan says."""
     if not isinstance(x, Expression):
         return x.astype(np.float32 if name in ("bfloat16", "float16") else name)
@@ -163,11 +163,11 @@ def cast_to(o: Operands, x: Tensor, name: str) -> Tensor:
     return o.make.op("cast", x, dtype=name)
 
 
-def _pair_of(o: Operands) -> tuple[Tensor, Tensor]:
+def _pair_of(o: Arguments) -> tuple[Tensor, Tensor]:
     return o.tensor("self"), o.tensor("other")
 
 
-def add(o: Operands) -> Value:
+def add(o: Arguments) -> Value:
     """self + alpha other."""
     x, y = _pair_of(o)
     alpha = o.figure("alpha", 1.0)
@@ -176,7 +176,7 @@ def add(o: Operands) -> Value:
     return total(o, x, y)
 
 
-def total(o: Operands, x: Tensor, y: Tensor) -> Tensor:
+def total(o: Arguments, x: Tensor, y: Tensor) -> Tensor:
     """The sum of two tensors, of which either may be known."""
     make = o.make
     if isinstance(x, Expression) and isinstance(y, Expression):
@@ -194,19 +194,19 @@ def total(o: Operands, x: Tensor, y: Tensor) -> Tensor:
     return make.table("plus_table", tensor, array)
 
 
-def sub(o: Operands) -> Value:
+def sub(o: Arguments) -> Value:
     """self - alpha other."""
     x, y = _pair_of(o)
     return difference(o, x, y, o.figure("alpha", 1.0))
 
 
-def rsub(o: Operands) -> Value:
+def rsub(o: Arguments) -> Value:
     """other - alpha self."""
     x, y = _pair_of(o)
     return difference(o, y, x, o.figure("alpha", 1.0))
 
 
-def difference(o: Operands, x: Tensor, y: Tensor, alpha: float) -> Tensor:
+def difference(o: Arguments, x: Tensor, y: Tensor, alpha: float) -> Tensor:
     """x - alpha y."""
     if isinstance(x, Expression) and isinstance(y, Expression) and alpha == 1.0:
         return o.make.binary("sub", x, y)
@@ -221,13 +221,13 @@ def _signed(x: Array) -> Any:
     return x.dtype if x.dtype.kind in "if" else np.int64
 
 
-def mul(o: Operands) -> Value:
+def mul(o: Arguments) -> Value:
     """self times other."""
     x, y = _pair_of(o)
     return times(o, x, y)
 
 
-def times(o: Operands, x: Tensor, y: Tensor) -> Tensor:
+def times(o: Arguments, x: Tensor, y: Tensor) -> Tensor:
     """The product of two tensors element by element, of which either may be known."""
     make = o.make
     if isinstance(x, Expression) and isinstance(y, Expression):
@@ -250,7 +250,7 @@ def times(o: Operands, x: Tensor, y: Tensor) -> Tensor:
     return make.table("times_table", tensor, array)
 
 
-def div(o: Operands) -> Value:
+def div(o: Arguments) -> Value:
     """self over other."""
     x, y = _pair_of(o)
     make = o.make
@@ -271,7 +271,7 @@ def _quotient(x: Array, y: Array) -> Array:
     return x // y if x.dtype.kind in "iu" and y.dtype.kind in "iu" and np.all(y != 0) else x / y
 
 
-def reciprocal_of(o: Operands, x: Expression, over: float | None = 1.0) -> Expression:
+def reciprocal_of(o: Arguments, x: Expression, over: float | None = 1.0) -> Expression:
     """A number over x."""
     if over is None or not math.isfinite(over):
         raise InputError("a constant table over a tensor")
@@ -280,7 +280,7 @@ def reciprocal_of(o: Operands, x: Expression, over: float | None = 1.0) -> Expre
     return o.make.scale(o.make.op("div", o.make.op("full_like", x, value=1.0), x), over)
 
 
-def reciprocal(o: Operands) -> Value:
+def reciprocal(o: Arguments) -> Value:
     """1 / self."""
     x = o.tensor("self")
     return (
@@ -288,7 +288,7 @@ def reciprocal(o: Operands) -> Value:
     )
 
 
-def power(o: Operands) -> Value:
+def power(o: Arguments) -> Value:
     """self to the power of a number."""
     x = o.tensor("self")
     name = "exponent" if o.has("exponent") else "other"
@@ -312,7 +312,7 @@ def power(o: Operands) -> Value:
 def unary(kind: str, function: Callable[..., Array] | None = None) -> Meaning:
     """An op of ours of one operand; `function` is what it is of what is known."""
 
-    def meaning(o: Operands) -> Value:
+    def meaning(o: Arguments) -> Value:
         x = o.tensor("self") if "self" in o.given else o.tensor("input")
         if isinstance(x, Expression):
             return o.make.op(kind, x)
@@ -326,24 +326,24 @@ def unary(kind: str, function: Callable[..., Array] | None = None) -> Meaning:
 def known(function: Callable[..., Array], *names: str) -> Meaning:
     """A function of what is known alone."""
 
-    def meaning(o: Operands) -> Value:
+    def meaning(o: Arguments) -> Value:
         return o.values.elementwise(function, *(o.array(name) for name in names))
 
     return meaning
 
 
-def erf(o: Operands) -> Value:
+def erf(o: Arguments) -> Value:
     """The error function, of which a GELU is made."""
     return o.make.unfinished("erf", o.expression("self"))
 
 
-def is_nan(o: Operands) -> Value:
+def is_nan(o: Arguments) -> Value:
     """Which figures are no numbers."""
     x = o.tensor("self")
     return o.make.unfinished("is_nan", x) if isinstance(x, Expression) else o.values.elementwise(np.isnan, x)
 
 
-def where(o: Operands) -> Value:
+def where(o: Arguments) -> Value:
     """self where the condition holds, else other; what only guards a soft-max against no numbers is not needed."""
     condition, x, y = o.tensor("condition"), o.tensor("self"), o.tensor("other")
     if isinstance(condition, Expression):
@@ -360,22 +360,22 @@ def where(o: Operands) -> Value:
     return o.values.elementwise(np.where, condition, x, y)
 
 
-def gelu(o: Operands) -> Value:
+def gelu(o: Arguments) -> Value:
     """GELU, exact or by its tanh formula."""
     return o.make.op("gelu" if o.given.get("approximate") == "tanh" else "gelu_exact", o.expression("self"))
 
 
-def softmax(o: Operands) -> Value:
+def softmax(o: Arguments) -> Value:
     """Soft-max over the last dim."""
     return _over_last(o, "softmax")
 
 
-def log_softmax(o: Operands) -> Value:
+def log_softmax(o: Arguments) -> Value:
     """Logarithm of the soft-max over the last dim."""
     return _over_last(o, "log_softmax")
 
 
-def _over_last(o: Operands, kind: str) -> Value:
+def _over_last(o: Arguments, kind: str) -> Value:
     x, dim = o.expression("self"), o.integer("dim", -1)
     if from_left(dim, len(x.shape)) != len(x.shape) - 1:
         raise InputError("a soft-max over another dim than the last", got=dim)
@@ -385,7 +385,7 @@ def _over_last(o: Operands, kind: str) -> Value:
 def reduced(kind: str) -> Meaning:
     """A reduction over dims, or over all."""
 
-    def meaning(o: Operands) -> Value:
+    def meaning(o: Arguments) -> Value:
         x = o.expression("self")
         dims = o.integers("dim", ()) if o.has("dim") else ()
         chosen = tuple(from_left(d, len(x.shape)) for d in dims) or tuple(range(len(x.shape)))
@@ -394,7 +394,7 @@ def reduced(kind: str) -> Meaning:
     return meaning
 
 
-def relu6(o: Operands) -> Value:
+def relu6(o: Arguments) -> Value:
     """min(relu(x), 6), as MobileNet's."""
     x = o.make.op("relu", o.expression("self"))
     return o.make.op("minimum", x, o.make.op("full_like", x, value=6.0))

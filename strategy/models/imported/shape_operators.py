@@ -10,19 +10,19 @@ from strategy.base.errors import InputError
 from strategy.models.imported.exported import DTYPES
 from strategy.models.imported.expression import Expression
 from strategy.models.imported.foreign import Array
-from strategy.models.imported.operators import Meaning, Operands
+from strategy.models.imported.operators import Arguments, Meaning
 from strategy.models.imported.values import Tensor, Value, from_left
 
 _MOST = 2**62
 """An end as far as this is no end."""
 
 
-def view(o: Operands) -> Value:
+def view(o: Arguments) -> Value:
     """Another shape."""
     return o.values.reshape(o.tensor("self"), o.integers("size" if o.has("size") else "shape"))
 
 
-def flatten(o: Operands) -> Value:
+def flatten(o: Arguments) -> Value:
     """Dims joined to one."""
     x = o.tensor("self")
     if not x.shape:
@@ -33,21 +33,21 @@ def flatten(o: Operands) -> Value:
     return _reshaped(o, x, (*x.shape[:first], joined, *x.shape[last + 1 :]))
 
 
-def _reshaped(o: Operands, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _reshaped(o: Arguments, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A shape that follows from that of x alone, whatever the batch."""
     if isinstance(x, Expression):
         return o.make.reshape(x, shape)
     return o.values.known(shape, x.itemsize, lambda: x.reshape(shape))
 
 
-def unflatten(o: Operands) -> Value:
+def unflatten(o: Arguments) -> Value:
     """A dim taken apart."""
     x = o.tensor("self")
     dim = from_left(o.integer("dim"), len(x.shape))
     return o.values.reshape(x, (*x.shape[:dim], *o.integers("sizes"), *x.shape[dim + 1 :]))
 
 
-def unsqueeze(o: Operands) -> Value:
+def unsqueeze(o: Arguments) -> Value:
     """A dim of one more."""
     x = o.tensor("self")
     dims = o.integers("dim")
@@ -57,24 +57,24 @@ def unsqueeze(o: Operands) -> Value:
     return _reshaped(o, x, tuple(1 if d in places else next(sizes) for d in range(rank)))
 
 
-def squeeze(o: Operands) -> Value:
+def squeeze(o: Arguments) -> Value:
     """Dims of one less: those that are named, or all but that of the samples."""
     x = o.tensor("self")
     chosen = {from_left(d, len(x.shape)) for d in o.integers("dim")} if o.has("dim") else set(range(len(x.shape)))
     return _reshaped(o, x, tuple(n for d, n in enumerate(x.shape) if d not in chosen or n != 1))
 
 
-def expand(o: Operands) -> Value:
+def expand(o: Arguments) -> Value:
     """Dims repeated."""
     return o.values.expand(o.tensor("self"), o.integers("size"))
 
 
-def permute(o: Operands) -> Value:
+def permute(o: Arguments) -> Value:
     """Dims in another order."""
     return o.values.transpose(o.tensor("self"), o.integers("dims"))
 
 
-def transpose(o: Operands) -> Value:
+def transpose(o: Arguments) -> Value:
     """Two dims exchanged."""
     x = o.tensor("self")
     dims = len(x.shape)
@@ -82,13 +82,13 @@ def transpose(o: Operands) -> Value:
     return o.values.transpose(x, tuple({one: other, other: one}.get(d, d) for d in range(dims)))
 
 
-def matrix_transpose(o: Operands) -> Value:
+def matrix_transpose(o: Arguments) -> Value:
     """A matrix transposed."""
     x = o.tensor("self")
     return o.values.transpose(x, tuple(reversed(range(len(x.shape)))))
 
 
-def cut(o: Operands) -> Value:
+def cut(o: Arguments) -> Value:
     """A slice along a dim."""
     begin, end = o.integer("start", 0), o.integer("end", _MOST)
     return o.values.cut(
@@ -96,7 +96,7 @@ def cut(o: Operands) -> Value:
     )
 
 
-def select(o: Operands) -> Value:
+def select(o: Arguments) -> Value:
     """One index of a dim, which goes."""
     x = o.tensor("self")
     dim, index = from_left(o.integer("dim"), len(x.shape)), o.integer("index")
@@ -107,12 +107,12 @@ def select(o: Operands) -> Value:
     return _reshaped(o, one, (*x.shape[:dim], *x.shape[dim + 1 :]))
 
 
-def concat(o: Operands) -> Value:
+def concat(o: Arguments) -> Value:
     """Tensors joined."""
     return o.values.concat(o.tensors("tensors"), o.integer("dim", 0))
 
 
-def stack(o: Operands) -> Value:
+def stack(o: Arguments) -> Value:
     """Tensors joined along a new dim."""
     parts = o.tensors("tensors")
     rank = len(parts[0].shape) + 1 if parts else 1
@@ -120,7 +120,7 @@ def stack(o: Operands) -> Value:
     return o.values.concat([_reshaped(o, p, (*p.shape[:dim], 1, *p.shape[dim:])) for p in parts], dim)
 
 
-def split(o: Operands) -> Value:
+def split(o: Arguments) -> Value:
     """A tensor in parts of one size, or of several."""
     x = o.tensor("self")
     dim = from_left(o.integer("dim", 0), len(x.shape))
@@ -134,7 +134,7 @@ def split(o: Operands) -> Value:
     return tuple(o.values.cut(x, dim, int(end) - size, int(end)) for size, end in zip(sizes, ends, strict=True))
 
 
-def chunk(o: Operands) -> Value:
+def chunk(o: Arguments) -> Value:
     """A tensor in so many parts."""
     x = o.tensor("self")
     dim, count = from_left(o.integer("dim", 0), len(x.shape)), o.integer("chunks")
@@ -144,7 +144,7 @@ def chunk(o: Operands) -> Value:
     return tuple(o.values.cut(x, dim, at, min(at + size, x.shape[dim])) for at in range(0, x.shape[dim], size))
 
 
-def size_of(o: Operands) -> Value:
+def size_of(o: Arguments) -> Value:
     """One size of a tensor."""
     x = o.tensor("self")
     if not x.shape:
@@ -152,7 +152,7 @@ def size_of(o: Operands) -> Value:
     return x.shape[from_left(o.integer("dim"), len(x.shape))]
 
 
-def item_of(o: Operands) -> Value:
+def item_of(o: Arguments) -> Value:
     """One of several values."""
     parts, index = o.given.get("a"), o.integer("b")
     if not isinstance(parts, tuple) or not -len(parts) <= index < len(parts):
@@ -160,7 +160,7 @@ def item_of(o: Operands) -> Value:
     return parts[index]
 
 
-def arange(o: Operands) -> Value:
+def arange(o: Arguments) -> Value:
     """Numbers in a row."""
     start, end, step = o.figure("start", 0), o.figure("end"), o.figure("step", 1)
     if step == 0 or abs(start) > 2**53 or abs(end) > 2**53:
@@ -171,7 +171,7 @@ def arange(o: Operands) -> Value:
     return made.astype(_dtype(o, "int64" if whole else "float32"))
 
 
-def full(o: Operands) -> Value:
+def full(o: Arguments) -> Value:
     """A tensor of one figure; that of which it takes the shape may be one that is computed."""
     shape = o.integers("size") if o.has("size") else o.tensor("self").shape
     value = o.figure("fill_value", 0)
@@ -180,28 +180,28 @@ def full(o: Operands) -> Value:
     return o.values.known(shape, 0, lambda: np.broadcast_to(np.asarray(value, dtype), shape))
 
 
-def ones(o: Operands) -> Value:
+def ones(o: Arguments) -> Value:
     """A tensor of ones."""
-    return full(Operands(o.values, {**o.given, "fill_value": 1}))
+    return full(Arguments(o.values, {**o.given, "fill_value": 1}))
 
 
-def zeros(o: Operands) -> Value:
+def zeros(o: Arguments) -> Value:
     """A tensor of zeros."""
-    return full(Operands(o.values, {**o.given, "fill_value": 0}))
+    return full(Arguments(o.values, {**o.given, "fill_value": 0}))
 
 
-def scalar_tensor(o: Operands) -> Value:
+def scalar_tensor(o: Arguments) -> Value:
     """A number as a tensor."""
     return np.asarray(o.figure("s"), _dtype(o, "float32"))
 
 
-def _dtype(o: Operands, usual: str) -> str:
+def _dtype(o: Arguments, usual: str) -> str:
     code = o.given.get("dtype")
     found = DTYPES.get(code, usual) if isinstance(code, int) else usual
     return "float32" if found in ("float16", "bfloat16") else found
 
 
-def embedding(o: Operands) -> Value:
+def embedding(o: Arguments) -> Value:
     """Rows of a table by index; rows that are known are slices."""
     table, ids = o.expression("weight"), o.tensor("indices")
     if isinstance(ids, Expression):
@@ -209,7 +209,7 @@ def embedding(o: Operands) -> Value:
     return rows_of(o, table, ids)
 
 
-def rows_of(o: Operands, table: Expression, ids: Array) -> Tensor:
+def rows_of(o: Arguments, table: Expression, ids: Array) -> Tensor:
     """Rows [*ids, w] of table[n, w] whose indices are known: one row, or rows that follow one another."""
     once = ids
     for dim in range(ids.ndim):
@@ -226,7 +226,7 @@ def rows_of(o: Operands, table: Expression, ids: Array) -> Tensor:
     return o.make.expand(small, (*lead, *table.shape[1:]))
 
 
-def gather(o: Operands) -> Value:
+def gather(o: Arguments) -> Value:
     """Elements along a dim, of what is known."""
     x, index, dim = o.array("self"), o.array("index"), o.integer("dim")
     if index.dtype.kind not in "iu" or x.ndim != index.ndim:
@@ -236,7 +236,7 @@ def gather(o: Operands) -> Value:
     return o.values.known(index.shape, 8, lambda: np.take_along_axis(x, index, dim))
 
 
-def index(o: Operands) -> Value:
+def index(o: Arguments) -> Value:
     """Elements by known indices, of what is known; of a tensor, rows in a row of its first dim."""
     x = o.tensor("self")
     indices = o.given.get("indices")
@@ -262,14 +262,14 @@ def check_range(index: Array, size: int) -> None:
         )
 
 
-def cumsum(o: Operands) -> Value:
+def cumsum(o: Arguments) -> Value:
     """Sums of what is before, of what is known."""
     x = o.array("self")
     dim = from_left(o.integer("dim"), x.ndim)
     return o.values.known(x.shape, 8, lambda: np.cumsum(x, axis=dim))
 
 
-def diff(o: Operands) -> Value:
+def diff(o: Arguments) -> Value:
     """Differences of neighbours, of what is known."""
     x, dim = o.array("self"), o.integer("dim", -1)
     before = o.array("prepend") if o.has("prepend") else None
@@ -282,7 +282,7 @@ def diff(o: Operands) -> Value:
 def triangle(*, upper: bool) -> Meaning:
     """The part above or below a diagonal, of what is known."""
 
-    def meaning(o: Operands) -> Value:
+    def meaning(o: Arguments) -> Value:
         x, diagonal = o.array("self"), o.integer("diagonal", 0)
         if abs(diagonal) > 2**31:
             raise InputError("no such diagonal", got=diagonal)
@@ -291,7 +291,7 @@ def triangle(*, upper: bool) -> Meaning:
     return meaning
 
 
-def masked_fill(o: Operands) -> Value:
+def masked_fill(o: Arguments) -> Value:
     """A figure where a mask holds; of scores, a mask of attention."""
     x, mask, value = o.tensor("self"), o.array("mask"), o.figure("value") if _finite(o) else -math.inf
     if not isinstance(x, Expression):
@@ -302,7 +302,7 @@ def masked_fill(o: Operands) -> Value:
     return o.make.table("plus_table", x, table)
 
 
-def _finite(o: Operands) -> bool:
+def _finite(o: Arguments) -> bool:
     found = o.given.get("value")
     number = found.reshape(-1)[0] if isinstance(found, np.ndarray) and found.size == 1 else found
     return not (isinstance(number, (float, np.floating)) and number == -math.inf)

@@ -22,13 +22,13 @@ def _comparison(function: Any) -> Meaning:
 def _integers(function: Any) -> Meaning:
     """An operator of Python on sizes."""
 
-    def meaning(o: numbers.Operands) -> Value:
+    def meaning(o: numbers.Arguments) -> Value:
         return int(function(o.integer("a"), o.integer("b")))
 
     return meaning
 
 
-def _check(o: numbers.Operands) -> Value:
+def _check(o: numbers.Arguments) -> Value:
     """A size that was checked where the program was exported."""
     return None
 

@@ -7,7 +7,7 @@ bytes of one array and of all that are made.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,7 +36,7 @@ class OwnBatch:
 
     own: int
     wanted: int
-    shapes: dict[int, tuple[Shape, Shape]]
+    shapes: Mapping[int, tuple[Shape, Shape]]
 
     def reshaped(self, node: int, found: Shape) -> Shape | None:
         """The shape that a reshape of `found` gives; None where its own will do.

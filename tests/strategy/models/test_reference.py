@@ -90,7 +90,7 @@ def test_a_function_gives_a_model() -> None:
     [
         ("nowhere:model", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'; is it in this folder"),
         ("cannot_import:model", "cannot be imported: .*nothing_of_this_name.*cannot_import.py:1"),
-        ("their_models:Classifer", "no such function: Classifer; did you mean 'Classifier'"),
+        ("their_models:Clasifier", "no such function: Clasifier; did you mean 'Classifier'"),
         ("their_models:constant", "not a function .got 'int'"),
         ("their_models:number", "returns no module .got 'int', expected a Module"),
         ("their_models:broken", "raises: KeyError: 'x', at .*their_models.py:"),
