@@ -309,7 +309,11 @@ def _integer(value: Any, least: int = 0) -> int:
 
 
 def _number(value: Any) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > LARGEST:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or (isinstance(value, int) and abs(value) > LARGEST)
+    ):
         raise InputError("not a number", where=WHERE, got=value)
     return value
 

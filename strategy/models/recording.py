@@ -83,7 +83,10 @@ def record(
         **{"loss": traced[0].loss, "count": traced[0].count},
         **{"tokens": traced[0].tokens, "heads": _heads(first)},
     }
-    return RecordedModel(as_text(content))
+    try:
+        return RecordedModel(as_text(content))
+    except InputError as error:
+        raise InputError(str(error), where=where) from error
 
 
 class _Traced:
