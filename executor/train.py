@@ -173,7 +173,7 @@ def checkpoint_meta(plan: Plan, corpus: Corpus) -> dict[str, str | int | float]:
     """What a checkpoint must share with a run that goes on from it (the plan may differ)."""
     training = plan.training
     how = asdict(training)
-    apart = ("num_micro_batches", "dtype", "global_batch", "seed")
+    apart = ("num_micro_batches", "dtype", "global_batch", "seed", *(() if training.groups else ("groups",)))
     return {
         "model": f"{plan.model}",
         "optimiser": " ".join(f"{key}={value}" for key, value in how.items() if key not in apart),

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from strategy.passes.training import Training
 
 FLAG = "--training"
-DECIDED_ELSEWHERE = ("global_batch", "num_micro_batches")
+DECIDED_ELSEWHERE = ("global_batch", "num_micro_batches", "groups")
+"""Neither by the command line: groups are for programs."""
 
 
 def read_training(global_batch: int, settings: Sequence[str], *, bf16: bool = False) -> Training:

@@ -138,6 +138,8 @@ EMITTERS = {
     "_with": 0,
     "_reduce": 0,
     "_experts": 1,
+    "follow": 2,
+    "Noted": 0,
 }
 """What emits an op -> which of its arguments is the kind; those before it are names."""
 ATTRIBUTE_READERS = {"int_attr", "float_attr", "ints_attr"}
@@ -155,6 +157,7 @@ KINDS_KNOWN: Mapping[str, str] = {
     "experiments/figures/*.py: 'log'": "what matplotlib calls a logarithmic axis",
     "strategy/graph/graph.py: kind in MOVES": "a graph lies below ops; its memories name what brings tensors there",
     "strategy/cost/cost.py: step.kind not in PARTS": "kinds of acts, not of ops",
+    "strategy/graph/builder.py: 'report' 'learning_rate' 'square'": "names of ops that nothing of a model is called by",
 }
 """File, and what stands there of the kinds of ops -> why it may."""
 TRANSLATORS = "strategy/models/imported/"
@@ -387,7 +390,7 @@ def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
 
 IMPORTED_AS = {"cupy-cuda13x": "cupy"}
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
-PLUGINS = {"pytest-timeout", "pytest-xdist"}
+PLUGINS = {"pytest-timeout", "pytest-xdist", "onnxscript"}
 """Programs, the kernel of a notebook, and plug-ins: used without being imported."""
 
 
@@ -418,8 +421,9 @@ STARTS = (
     "experiments.cli",
     "executor.frontend.graph",
     "executor.frontend.global_tensor",
+    "experiments.best_plan",
 )
-"""The command and the front end."""
+"""The command, the front end, and the search that programs pass to it."""
 RUN = ("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks")
 """With `python -m`, by `make` and by the demo."""
 PROOF = ("simulator.reference",)

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from executor.frontend.global_tensor import GlobalTensor
 from executor.frontend.traced import TracedGraph, mapped
 from executor.frontend.world import World
-from executor.runtime.initialize import initial_piece
+from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.kernels.numpy import NumpyKernels
 from executor.runtime.transport.base import lanes_of
 from executor.runtime.worker import Hooks, Reports, Worker
-from strategy.base.errors import present
+from strategy.base.errors import InputError, present
+from strategy.cost.cost import CostModel
 from strategy.graph.graph import Role
 from strategy.graph.ops import REGISTRY
 from strategy.layout.layout import Home, Layout, home_of
@@ -34,6 +35,7 @@ class Compiled:
     world: World
     traced: TracedGraph
     layout: Layout
+    cost: CostModel
     worker: Worker | None = None
     inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
     told: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -41,8 +43,7 @@ class Compiled:
     def start(self, held: Mapping[str, GlobalTensor]) -> None:
         """Lower, admit, and make this rank's worker, its state in the memory of `held` where that has it."""
         world, graph = self.world, self.traced.graph
-        cost = world.converter(*self.layout.stages.placements).cost
-        program = _numbered(world, lower(graph, self.layout, self.traced.pipeline, cost))
+        program = _numbered(world, lower(graph, self.layout, self.traced.pipeline, self.cost))
         admit(program)
         for number, lane in sorted(lanes_of(program).items()):
             if world.rank in lane.group:
@@ -64,8 +65,10 @@ class Compiled:
             record=False,
         )
 
-    def state(self, seed: int, held: Mapping[str, GlobalTensor]) -> dict[str, GlobalTensor]:
-        """The variables that nothing held so far, with their first values, in the memory of their registers."""
+    def state(
+        self, seed: int, held: Mapping[str, GlobalTensor], given: Mapping[str, NDArray[Any]]
+    ) -> dict[str, GlobalTensor]:
+        """The variables that nothing held so far, in the memory of their registers, as they are given or start."""
         found = {}
         for value in self.traced.graph.with_role(Role.VARIABLE):
             home = self._home(value.name)
@@ -75,10 +78,32 @@ class Compiled:
             piece = None
             if self.worker is not None and self.world.rank in placement.devices:
                 box = local_box(value.spec.shape, home.layout, placement.mesh, placement.coords(self.world.rank))
-                self.worker.write(value.name, initial_piece(value, box, seed=seed))
+                known = given.get(value.name)
+                piece = initial_piece(value, box, seed=seed) if known is None else given_piece(value, box, known)
+                self.worker.write(value.name, piece)
                 piece = self.worker.registers.block(self.worker.registers.index(value.name), 0)
             found[value.name] = GlobalTensor(value.spec, placement, home.layout, piece, self.world, is_state=True)
         return found
+
+    def check(self, held: Mapping[str, GlobalTensor]) -> None:
+        """Refuse state that does not lie as the layout has it.
+
+        Raises:
+            InputError: names the first such tensor.
+        """
+        for value in self.traced.graph.with_role(Role.VARIABLE):
+            home = self._home(value.name)
+            if home is None or value.name not in held:
+                continue
+            tensor, placement = held[value.name], self._placement(value.name, home)
+            if (tensor.spec, tensor.placement.devices, tensor.sbp) != (value.spec, placement.devices, home.layout):
+                expected = (
+                    f"{value.spec.dtype}{list(value.spec.shape)} {', '.join(map(str, home.layout))} on {placement}"
+                )
+                hint = "call the planned graph before others that hold the module, or load its state_dict"
+                raise InputError(
+                    "state lies otherwise", where=value.name, got=str(tensor), expected=expected, hint=hint
+                )
 
     def run(self, wholes: Sequence[NDArray[Any]], step: int) -> Any:
         """One step, as the training step of this number."""

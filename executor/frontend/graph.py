@@ -18,6 +18,9 @@ Every rank makes the same calls with the same inputs (see `executor.frontend.wor
 program: the graph is traced, laid out as pins and deduction (or a search) say, lowered, admitted, and driven by a
 `Worker`.
 
+    plan = train.search(cluster, feeds, find=best_plan)  instead of a placement: everything that a plan says
+    train = Train(model, plan=plan)
+
 Graphs that hold one module share its state: the registers of its parameters are the same memory, wherever they were
 first made. So an evaluation sees what a training step wrote, without a copy.
 """
@@ -26,7 +29,8 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,29 +38,40 @@ from numpy.typing import NDArray
 
 from executor.frontend.calls import DeferredCall
 from executor.frontend.compiled import Compiled
-from executor.frontend.global_tensor import GlobalTensor, Layouts
+from executor.frontend.global_tensor import GlobalTensor, Layouts, state_dict
+from executor.frontend.global_tensor.modules import state_problems, write
 from executor.frontend.graph_layout import Where, Wishes, layout_graph, placements_of
-from executor.frontend.traced import trace
+from executor.frontend.traced import TracedGraph, recorded, trace
 from executor.frontend.world import World, current_world
-from strategy.base.errors import GraphError, InputError, report
+from strategy.base.errors import GraphError, InputError, present, report
+from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph as OpGraph
+from strategy.hardware.cluster import Cluster
+from strategy.models import Model
+from strategy.models.recorded import Feed, Recorded
 from strategy.nn.module import Module
 from strategy.nn.operators import Operators
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.training import Training
+from strategy.plan.plan import Plan
 from strategy.sbp.tensor import DType, TensorSpec
 from strategy.search.choose import ChooseSignatures, deduced
+from strategy.space.candidates import Pins, Request
 from strategy.space.deduce import Deduction
 
 Specs = tuple[TensorSpec, ...]
+FindPlan = Callable[[Request], Plan]
+"""The search, as programs pass it in."""
 
 
 class Graph(Module):
     """Base of compiled computations; subclasses hold modules as attributes and write `build`.
 
     Args:
-        placement: where it runs: a placement or its ranks, or one per pipeline stage, disjoint and of one mesh.
-        training: how it trains what it minimizes; the global batch is that of the inputs. None only computes.
+        placement: where it runs: a placement or its ranks, or one per pipeline stage, disjoint and of one mesh. A graph
+            that is only searched needs none.
+        plan: what `search` found, or `read_plan` read; it says all that follows but `output_buffers`.
+        training: how it trains what it minimizes; inputs have the rows of its global batch. None only computes.
         layouts: value name or pattern -> its layout, wherever it is written or read.
         stages: op name or pattern -> its stage, where there are several.
         choose: how signatures are chosen where pins leave a choice: `deduced(RULE)`, or `searched` for the best.
@@ -68,7 +83,8 @@ class Graph(Module):
     def __init__(
         self,
         *,
-        placement: Where | Sequence[Where],
+        placement: Where | Sequence[Where] | None = None,
+        plan: Plan | None = None,
         training: Training | None = None,
         layouts: Mapping[str, Layouts] | None = None,
         stages: Mapping[str, int] | None = None,
@@ -81,16 +97,21 @@ class Graph(Module):
             raise InputError(
                 "a call needs a place for its output", got=f"output_buffers={output_buffers}", expected=">= 1"
             )
+        if plan is not None and (placement is not None or training is not None or layouts or stages):
+            hint = "pin them when you search: search(..., pins=Pins(...))"
+            raise InputError("a plan says where and how a graph is trained", where=type(self).__name__, hint=hint)
         self._where = placement
-        self._training = training
+        self._plan = plan
+        self._training = training if plan is None else plan.training
         self._layouts = dict(layouts or {})
         self._stages = dict(stages or {})
         self._choose = choose
         self._dtype = dtype or (DType.FLOAT32 if training is None else training.dtype)
-        self._seed = seed
+        self._seed = seed if plan is None else plan.training.seed
         self._compiled: dict[Specs, Compiled] = {}
         self._own: dict[str, GlobalTensor] = {}
         self._minimized: tuple[str, str] | None = None
+        self._given: dict[str, NDArray[Any]] = {}
         self._steps = 0
         self._output_buffers = output_buffers
         self._under_way: deque[DeferredCall] = deque()
@@ -112,6 +133,14 @@ class Graph(Module):
 
     def minimize(self, loss: Tensor, count: Tensor) -> None:
         """In `build`: train every parameter that `loss` depends on. Both are sums; `loss` over `count` is the mean."""
+        if self._minimized is not None:
+            raise InputError(
+                "minimize is called twice",
+                where=type(self).__name__,
+                got=[self._minimized[0], loss.name],
+                expected="one summed loss",
+                hint="add shares of further losses to the first (strategy.nn.losses.joint_loss)",
+            )
         self._minimized = loss.name, count.name
 
     def __call__(self, *inputs: NDArray[Any] | GlobalTensor) -> DeferredCall:
@@ -148,34 +177,146 @@ class Graph(Module):
 
     def state_dict(self) -> dict[str, GlobalTensor]:
         """Parameters and, once they are there, the optimiser's tensors, by name; they share the graph's memory."""
-        state = current_world().state
-        named = {name: state[parameter] for name, parameter in self.parameters() if parameter in state}
-        return {**named, **self._own}
+        return {**state_dict(self), **self._own}
+
+    def load_state_dict(self, state: Mapping[str, GlobalTensor | NDArray[Any]], *, step: int = 0) -> None:
+        """Go on from a state that `state_dict` gave, after so many steps; before the first call, or between calls.
+
+        Raises:
+            InputError: a parameter is missing, a name unknown, or a shape another; all of it at once.
+        """
+        current_world().calls.settle()
+        held = self.state_dict()
+        named = {name: parameter.shape for name, parameter in self.parameters()}
+        shapes = {**named, **{name: tensor.shape for name, tensor in held.items()}}
+        more = {} if self._compiled else {name: tuple(given.shape) for name, given in state.items()}
+        report(state_problems({**more, **shapes}, state), where="state")
+        for name, given in state.items():
+            if name in held:
+                write(held[name], given)
+            else:
+                self._given[name] = given.numpy() if isinstance(given, GlobalTensor) else np.array(given)
+        self._steps = step
+
+    def recorded(self, feeds: Mapping[str, Feed]) -> Model:
+        """This graph as a model, which searches, plans and commands take like a preset.
+
+        Args:
+            feeds: what fills each argument of `build`, and the shape of a sample of it.
+
+        Raises:
+            GraphError: with every problem of the graph, or it is not the same for any number of samples.
+            InputError: it minimizes nothing, or lays out tensors in its code.
+        """
+        return recorded(self, self.build, self._fed(feeds), self._take_minimized)[0]
+
+    def search(
+        self,
+        cluster: Cluster,
+        feeds: Mapping[str, Feed],
+        *,
+        find: FindPlan,
+        global_batch: int | None = None,
+        pins: Pins = Pins(),  # noqa: B008 (a value)
+    ) -> Plan:
+        """The best plan to train this graph by, over all degrees, schedules, recomputing, ZeRO and layouts.
+
+        Args:
+            cluster: what it is trained on.
+            feeds: what fills each argument of `build`, and the shape of a sample of it.
+            find: the search: gives the best plan for a request (`experiments.best_plan`).
+            global_batch: samples per step; by default that of `training`.
+            pins: what is fixed of the plan.
+
+        Raises:
+            GraphError, InputError: see `recorded`.
+            InfeasibleError: nothing fits; names a limit that would do.
+        """
+        if self._training is None:
+            raise InputError("nothing says how to train", where=type(self).__name__, hint="give it training=Training()")
+        training = replace(
+            self._training, num_micro_batches=1, global_batch=global_batch or self._training.global_batch
+        )
+        request = Request(
+            model_name=type(self).__name__,
+            model=self.recorded(feeds),
+            training=training,
+            cost=CostModel(cluster, {}),
+            memory_limit_bytes=cluster.largest_memory_bytes,
+            pins=pins,
+        )
+        return find(request)
+
+    def _fed(self, feeds: Mapping[str, Feed]) -> dict[str, Feed]:
+        """In the order of the arguments of `build`."""
+        names = self._input_names(len(feeds))
+        if set(names) != set(feeds):
+            raise InputError("not the arguments of build", where="feeds", got=list(feeds), expected=", ".join(names))
+        return {name: feeds[name] for name in names}
+
+    def _take_minimized(self) -> tuple[str, str] | None:
+        found, self._minimized = self._minimized, None
+        return found
 
     def _compile(self, world: World, specs: Specs) -> Compiled:
+        self._minimized = None
+        named = dict(zip(self._input_names(len(specs)), specs, strict=True))
+        parameters = {name: parameter for name, parameter in reversed(list(self.parameters()))}
+        held = {name: world.state[parameter] for name, parameter in parameters.items() if parameter in world.state}
+        held.update(self._own)
+        make = self._by_pins if self._plan is None else self._by_plan
+        compiled = make(world, named, held)
+        compiled.start(held)
+        for name, tensor in compiled.state(self._seed, held, self._given).items():
+            if name in parameters:
+                world.state[parameters[name]] = tensor
+            else:
+                self._own[name] = tensor
+        return compiled
+
+    def _by_pins(self, world: World, named: Mapping[str, TensorSpec], held: Mapping[str, GlobalTensor]) -> Compiled:
+        """The graph as it is traced, laid out by pins and chosen signatures."""
+        if self._where is None:
+            hint = "give it placement=, or plan=, which search() finds"
+            raise InputError("nothing says where the graph runs", where=type(self).__name__, hint=hint)
         placements, problems = placements_of(world, self._where)
         wishes = Wishes(placements, self._layouts, self._stages)
         tracer = Tracer()
         tracer.adopt(self, self._dtype)
-        self._minimized = None
         try:
-            named = dict(zip(self._input_names(len(specs)), specs, strict=True))
-            traced = trace(tracer, self, self.build, named, self._training, lambda: self._minimized)
+            traced = trace(tracer, self, self.build, named, self._training, self._take_minimized)
         except GraphError as error:
             partial = OpGraph(dict(tracer.graph.values), tuple(tracer.graph.ops))
             problems += wishes.problems(partial, tracer.pins, tracer.places, incomplete=True)
             raise GraphError([*error.problems, *map(str, problems)]) from error
         report([*problems, *wishes.problems(traced.graph, traced.pins, traced.places)], where="graph")
-        parameters = {name: parameter for name, parameter in reversed(list(self.parameters()))}
-        held = {name: world.state[parameter] for name, parameter in parameters.items() if parameter in world.state}
-        held.update(self._own)
-        compiled = Compiled(world, traced, layout_graph(world, traced, wishes, held, self._choose))
-        compiled.start(held)
-        for name, tensor in compiled.state(self._seed, held).items():
-            if name in parameters:
-                world.state[parameters[name]] = tensor
-            else:
-                self._own[name] = tensor
+        layout = layout_graph(world, traced, wishes, held, self._choose)
+        return Compiled(world, traced, layout, world.converter(*placements).cost)
+
+    def _by_plan(self, world: World, named: Mapping[str, TensorSpec], held: Mapping[str, GlobalTensor]) -> Compiled:
+        """The graph of the plan, as that lays it out."""
+        plan = present(self._plan, "a plan")
+        model = plan.model
+        for placement in plan.layout.stages.placements:
+            world.check(placement)
+        expected = model.inputs(plan.training.global_batch)
+        if dict(named) != expected:
+            told = {name: str(spec) for name, spec in expected.items()}
+            raise InputError(
+                "not the inputs of the plan", got={n: str(s) for n, s in named.items()}, expected=str(told)
+            )
+        if not isinstance(model, Recorded):
+            hint = "read a plan that search() found for this graph"
+            raise InputError("the plan is of a preset", where=type(self).__name__, got=plan.model_name, hint=hint)
+        found, outputs, step_values = recorded(self, self.build, model.recording.feeds, self._take_minimized)
+        if found != model:
+            got, hint = f"{found}, as the code is now", "search anew"
+            raise InputError(
+                "the plan is of another graph", where=type(self).__name__, got=got, expected=str(model), hint=hint
+            )
+        traced = TracedGraph(plan.graph, tuple(named), outputs, step_values, plan.pipeline, {}, {})
+        compiled = Compiled(world, traced, plan.layout, plan.cost)
+        compiled.check(held)
         return compiled
 
     def _input_names(self, count: int) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from executor.frontend.global_tensor import GlobalTensor, Layouts, full_layout, placement
+from executor.frontend.global_tensor import GlobalTensor, Layouts, full_layout, placement, whole_alone
 from executor.frontend.traced import TracedGraph
 from executor.frontend.world import World
 from strategy.base.errors import InputError
@@ -21,8 +21,8 @@ from strategy.search.choose import ChooseSignatures
 from strategy.space.pins import pin_problems, pinned
 from strategy.space.space import Keep, SearchSpace
 
-Where = Placement | Sequence[int]
-"""A placement, or its ranks in a row."""
+Where = Placement | int | Sequence[int]
+"""A placement, its ranks in a row, or its one rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,16 @@ class Wishes:
         return self.placements[0].mesh if self.placements else (1,)
 
     def all_layouts(self, code: Mapping[str, Layouts]) -> dict[str, NdSbp]:
-        """Pattern of value names -> one SBP per axis."""
+        """Pattern of value names -> one SBP per axis, as it is said.
+
+        Raises:
+            SbpError: a text is no SBP.
+        """
         return {pattern: full_layout(layout, self.mesh) for pattern, layout in {**code, **self.layouts}.items()}
+
+    def effective_layouts(self, code: Mapping[str, Layouts]) -> dict[str, NdSbp]:
+        """The same where there is something to lay out: along an axis of one rank a tensor is whole."""
+        return {pattern: whole_alone(layout, self.mesh) for pattern, layout in self.all_layouts(code).items()}
 
     def all_stages(self, graph: Graph, places: Mapping[str, Placement]) -> dict[str, int]:
         """Pattern of op names -> stage; what reads a value that was brought to a stage runs there."""
@@ -69,7 +77,22 @@ class Wishes:
             if self.placements and place not in self.placements
         ]
         found = pin_problems(graph, layouts=layouts, stages=self.stages, axes=len(self.mesh), incomplete=incomplete)
-        return [*beyond, *found]
+        return [*beyond, *self._visited_again(graph, places), *found]
+
+    def _visited_again(self, graph: Graph, places: Mapping[str, Placement]) -> Iterator[InputError]:
+        """Tensors that are brought back to a stage that the forward pass has left."""
+        stages = (
+            {} if not all(place in self.placements for place in places.values()) else self.all_stages(graph, places)
+        )
+        for op in graph.ops:
+            name = op.outputs[0] if op.outputs else ""
+            before = [stages.get(graph.producer[one].name, 0) for one in op.inputs if one in graph.producer]
+            if name in places and self.placements and max(before, default=0) > stages.get(op.name, 0):
+                got = f"stage {max(before)}, then stage {stages[op.name]}"
+                hint = "bring what is read later to the later stage; line by line, tensors go anywhere"
+                expected = "stages in their order, each once"
+                where = f"value {name}"
+                yield InputError("a stage is visited again", where=where, got=got, expected=expected, hint=hint)
 
 
 def layout_graph(
@@ -88,7 +111,7 @@ def layout_graph(
     graph, placements, mesh = traced.graph, wishes.placements, wishes.mesh
     assigned = assign_stages(graph, placements, pins=wishes.all_stages(graph, traced.places))
     stages = _at_home(graph, assigned, held)
-    keep = _in_place(pinned(graph, wishes.all_layouts(traced.pins), mesh), held)
+    keep = _in_place(pinned(graph, wishes.effective_layouts(traced.pins), mesh), held)
     converter = world.converter(*placements)
     space = SearchSpace(graph, stages, traced.pipeline, converter.cost, converter, keep)
     return lay_out(graph, stages, choose(space), converter)
@@ -96,7 +119,8 @@ def layout_graph(
 
 def placements_of(world: World, given: Where | Sequence[Where]) -> tuple[tuple[Placement, ...], list[InputError]]:
     """The stages' placements, and what is wrong with them."""
-    stages: list[Any] = [given] if isinstance(given, Placement) or all(isinstance(r, int) for r in given) else [*given]
+    alone = isinstance(given, Placement | int) or all(isinstance(rank, int) for rank in given)
+    stages: list[Any] = [given] if alone else [*given]  # type: ignore[misc]
     found: list[Placement] = []
     problems: list[InputError] = []
     for stage in stages:
@@ -110,10 +134,16 @@ def placements_of(world: World, given: Where | Sequence[Where]) -> tuple[tuple[P
             problems.append(error)
     ranks = [rank for one in found for rank in one.devices]
     if len(set(ranks)) != len(ranks):
-        problems.append(InputError("a rank is in two stages", where="placement", got=ranks, expected="each once"))
+        hint = "a mesh of several axes is one placement([[...], [...]]), not a list of stages"
+        problems.append(
+            InputError("a rank is in two stages", where="placement", got=ranks, expected="each once", hint=hint)
+        )
     if len({one.mesh for one in found}) > 1:
         meshes = [one.mesh for one in found]
-        problems.append(InputError("stages differ in their mesh", where="placement", got=meshes, expected="one mesh"))
+        hint = "give every stage as many ranks"
+        problems.append(
+            InputError("stages differ in their mesh", where="placement", got=meshes, expected="one mesh", hint=hint)
+        )
     return tuple(found), problems
 
 

@@ -23,6 +23,7 @@ from executor.runtime.pieces import Requests
 from executor.runtime.transport.base import Group, Lane, Transport, wait
 from strategy.base.errors import EnvironmentLacks, InputError, RunError
 from strategy.cost.cost import CostModel
+from strategy.graph.graph import Attrs
 from strategy.hardware.cluster import Cluster, Device, Host, Link
 from strategy.layout.convert import Converter
 from strategy.sbp.placement import Placement
@@ -37,12 +38,24 @@ _HOST = Host(2**40, 1e10, 1e10, 1e10, 1e-6)
 """The host of each rank, which holds arrays of its own: a copy takes as long as any other in memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """An op that was run on global tensors; `number` is what its random masks are told apart by."""
+
+    kind: str
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    attrs: Attrs
+    number: int
+
+
 @dataclass(slots=True)
 class World:
     """One rank's view of all ranks.
 
     `state` are pieces of what outlives an operation, such as the parameters of modules, by owner. `calls` run behind
-    the program; operations on state begin when they are through.
+    the program; operations on state begin when they are through. `acts` counts the ops that code asked for, alike in
+    every layout, unlike `operations`. `tapes` are those that note down operations now.
     """
 
     transport: Transport
@@ -50,8 +63,10 @@ class World:
     seed: int = 0
     state: MutableMapping[Any, Any] = field(default_factory=WeakKeyDictionary)
     operations: int = 0
+    acts: int = 0
     draws: int = 0
     calls: Calls = field(default_factory=Calls)
+    tapes: list[list[Noted]] = field(default_factory=list)
     _messages: int = 0
     _reserved: int = _TAGS
     _converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
@@ -74,21 +89,34 @@ class World:
             TransportError: a rank does not come.
         """
         self.operations += 1
-        if self.size == 1:
-            return
-        everyone = tuple(range(self.size))
-        records = [np.zeros(_RECORD, np.uint8) for _ in everyone]
-        records[self.rank][:] = _record(operation)
-        number = self.lane(everyone)
-        request = self.transport.all_gather(everyone, number, records[self.rank], records)
-        wait(request, self.transport, timeout_s=self.timeout_s)
-        told = [record.tobytes().rstrip(b"\0").decode("utf-8", "replace") for record in records]
+        told = self.tell(operation)
         if len(set(told)) > 1:
             by_text: dict[str, list[int]] = {}
             for rank, text in enumerate(told):
                 by_text.setdefault(text, []).append(rank)
             lines = "".join(f"\n  rank {', '.join(map(str, ranks))}: {text}" for text, ranks in by_text.items())
             raise RunError(f"operation {self.operations}: the ranks do not do the same{lines}")
+
+    def tell(self, text: str) -> list[str]:
+        """What every rank says, in their order; a long text ends in its digest.
+
+        Raises:
+            TransportError: a rank does not come.
+        """
+        if self.size == 1:
+            return [text]
+        everyone = tuple(range(self.size))
+        records = [np.zeros(_RECORD, np.uint8) for _ in everyone]
+        records[self.rank][:] = _record(text)
+        number = self.lane(everyone)
+        request = self.transport.all_gather(everyone, number, records[self.rank], records)
+        wait(request, self.transport, timeout_s=self.timeout_s)
+        return [record.tobytes().rstrip(b"\0").decode("utf-8", "replace") for record in records]
+
+    def note(self, noted: Noted) -> None:
+        """Note down an operation on every tape that is open."""
+        for tape in self.tapes:
+            tape.append(noted)
 
     def lane(self, group: Group) -> int:
         """The number of the collectives of a group that this rank belongs to."""

@@ -11,6 +11,9 @@ from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import OpDef
 from strategy.sbp.tensor import Rate, TensorSpec
 
+OF_A_STEP = frozenset({"square", "clip", "learning_rate", "report", "step"})
+"""Names of what training computes once per step, which nothing of a model is called by."""
+
 
 def _check_ragged(kind: str, takes: bool, operands: Sequence[Value]) -> None:
     if not takes and [value for value in operands if value.spec.ragged is not None]:

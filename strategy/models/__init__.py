@@ -33,6 +33,7 @@ from strategy.models import (
     mixtral,
     mlp,
     recorded,
+    recorded_layers,
     resnet,
     vgg,
     vit,
@@ -44,7 +45,22 @@ from strategy.models.huggingface.config import config_name, is_config, read_conf
 from strategy.models.imported.read import is_program, read_program
 from strategy.models.reference import is_reference, read_reference
 
-_MODULES = (gpt, llama, mixtral, decoder, bert, vit, wide_deep, arcface, mlp, resnet, vgg, inception, recorded)
+_MODULES = (
+    gpt,
+    llama,
+    mixtral,
+    decoder,
+    bert,
+    vit,
+    wide_deep,
+    arcface,
+    mlp,
+    resnet,
+    vgg,
+    inception,
+    recorded,
+    recorded_layers,
+)
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 PRESETS: Mapping[str, Preset] = {

@@ -26,7 +26,7 @@ from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
 from strategy.models.huggingface.weights import decoder_recipes, left_out_of_decoders
 from strategy.models.imported.read import open_weights
-from strategy.models.recorded import RecordedModel
+from strategy.models.recorded import Recorded
 from strategy.models.tensor_files import Array, Pretrained, Recipe, StoredTensor, held_in, opened, tensor
 
 _OUTER = {"token": "wte.weight", "position": "wpe.weight", "norm.weight": "ln_f.weight", "norm.bias": "ln_f.bias"}
@@ -55,7 +55,7 @@ def open_pretrained(path: Path, model: Model) -> Mapping[str, Array]:
     """
     if isinstance(model, GptConfig):
         return _gpt(path, model)
-    if isinstance(model, RecordedModel):
+    if isinstance(model, Recorded):
         return open_weights(path, model)
     if not isinstance(model, DecoderConfig):
         got = type(model).__name__

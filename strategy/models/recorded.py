@@ -1,364 +1,378 @@
-"""Recorded models: a model that is given by its graph, not by dimensions.
+"""Recorded models: what somebody's own code computes, as the ops that it traces into.
 
-Programs of other frameworks and modules that users write are traced once (`recording`) and kept as text, so that a plan
-holds all of its model: it is verified, simulated and trained without the file or the code that the model came from.
+A plan file holds one whole, so that it can be simulated, verified and trained where that code is not. Sizes are kept as
+functions of the samples of a micro-batch (`per_sample`). `recording` makes them.
 
-The text is one JSON object:
+    {"inputs": {"x": [[{"per_sample": 1, "plus": 0}, 4], "features", "labels"], ...},
+     "parameters": [[["model", "fc", "weight"], [4, 6], "normal(0.5)", ""], ...],
+     "ops": [{"name": "model.fc.matmul", "kind": "matmul", "inputs": ["x", "model.fc.weight"]}, ...],
+     "loss": "loss", "count": "loss.count", "heads": 0}
 
-    inputs      [name, dims, dtype, source]                       source: ["tokens", below, shift], ["integers", below],
-                                                                  ["features", label]
-    variables   [path, shape, init, what its authors call it]
-    ops         [name, template, origin, kind, inputs, updates, labels, attributes, phase, layer]
-    loss, count, tokens, heads
-
-A size that grows with the micro-batch b is written [a, c] and means a + c b; an attribute may also be {"size": [a, c]},
-{"figure": [a, c]}, the same as a float, or {"per_sample": k}, 1 / (k b).
+The fourth of a parameter is what a file calls it that the model was read from.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from strategy.base.errors import GraphError, InputError
 from strategy.base.files import parse_json
 from strategy.base.limits import LARGEST
-from strategy.graph.graph import Attr, Attrs, Lineage, Path, Phase, layer_of
+from strategy.graph.graph import Attrs, Lineage, Path, Phase, layer_of
 from strategy.models.base import Family, Integers, RandomFeatures, Source, Tokens
+from strategy.models.per_sample import figure
 from strategy.nn.module import Module, Parameter
 from strategy.nn.tracer import Tensor
 from strategy.sbp.tensor import DType, Shape, TensorSpec
 
+PER_SAMPLE = {"per_sample": 1, "plus": 0}
+"""The first dim of every input."""
 MOST_TEXT = 64 * 2**20
-"""Characters of a recording."""
-WHERE = "recorded model"
+"""Characters of a document."""
+MOST_LAYERS = 2**31 - 1
+MOST_SIZE = 2**40 - 1
+"""Of one dim."""
+_SOURCES: Mapping[str, type[Source]] = {"tokens": Tokens, "integers": Integers, "features": RandomFeatures}
+_WHERE = "model.text"
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """a + c b, for a micro-batch of b samples."""
+class Feed:
+    """One input of a graph: what fills it, and the shape of a sample of it."""
 
-    fixed: int
-    per_sample: int = 0
-
-    def at(self, micro_batch: int) -> int:
-        """Of a micro-batch."""
-        return self.fixed + self.per_sample * micro_batch
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedInput:
-    """One input, and what fills it."""
-
-    name: str
-    dims: tuple[Size, ...]
-    dtype: DType
     source: Source
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedVariable:
-    """One variable; `origin` is what the authors of the program call it."""
-
-    path: Path
-    shape: Shape
-    init: str
-    origin: str
+    shape: Shape = ()
 
     @property
-    def name(self) -> str:
-        """As in the graph."""
-        return ".".join(map(str, self.path))
+    def dtype(self) -> DType:
+        """Features are floats, ids and classes 32-bit integers."""
+        return DType.FLOAT32 if isinstance(self.source, RandomFeatures) else DType.INT32
 
-
-RecordedAttr = Attr | Size | tuple[Size, ...] | float
+    def spec(self, samples: int) -> TensorSpec:
+        """Of so many samples."""
+        return TensorSpec((samples, *self.shape), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedOp:
-    """One op; `inverse` are attributes that are 1 / (k b), `growing` figures that are whole and grow with b."""
+    """One op; attributes are functions of the samples (see `per_sample.figure`)."""
 
-    name: str
-    template: str
-    origin: str
+    line: Lineage
     kind: str
     inputs: tuple[str, ...]
-    updates: tuple[str, ...]
-    labels: tuple[str, ...]
-    sizes: Mapping[str, Size | tuple[Size, ...]]
-    figures: Attrs
-    inverse: Mapping[str, int]
-    growing: Mapping[str, Size]
-    phase: Phase
-    layer: int | None
+    labels: tuple[str, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    layer: int | None = None
+    phase: Phase = Phase.FORWARD
+    updates: tuple[str, ...] = ()
 
-    def attrs(self, micro_batch: int) -> Attrs:
-        """The attributes for a micro-batch."""
-        sizes = {
-            key: one.at(micro_batch) if isinstance(one, Size) else tuple(size.at(micro_batch) for size in one)
-            for key, one in self.sizes.items()
-        }
-        grown = {key: float(one.at(micro_batch)) for key, one in self.growing.items()}
-        return {**self.figures, **sizes, **grown, **{key: 1.0 / (k * micro_batch) for key, k in self.inverse.items()}}
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """At most what it writes."""
+        return (self.line.name, *(f"{self.line.name}.{label}" for label in self.labels))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedParameter:
+    """One parameter: the attributes that led to it, its shape, how it starts, what its authors' file calls it."""
+
+    path: Path
+    shape: Shape
+    init: str
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the graph calls it."""
+        return ".".join(map(str, self.path))
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A text that has been read."""
+    """All of a recorded graph."""
 
-    inputs: tuple[RecordedInput, ...]
-    variables: tuple[RecordedVariable, ...]
+    feeds: Mapping[str, Feed]
+    parameters: tuple[RecordedParameter, ...]
     ops: tuple[RecordedOp, ...]
     loss: str
     count: str
-    tokens: int
-    heads: int
+    heads: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        """Repeated layers."""
+        return 1 + max((op.layer for op in self.ops if op.layer is not None), default=-1)
+
+    @property
+    def num_trained(self) -> int:
+        """Elements of parameters that no op of the model updates itself."""
+        followed = {name for op in self.ops for name in op.updates}
+        return sum(math.prod(p.shape) for p in self.parameters if p.name not in followed)
+
+    def text(self) -> str:
+        """The document."""
+        document = {
+            "inputs": {name: _feed_document(feed) for name, feed in self.feeds.items()},
+            "parameters": [[list(p.path), list(p.shape), p.init, p.label] for p in self.parameters],
+            "ops": [_op_document(op) for op in self.ops],
+            "loss": self.loss,
+            "count": self.count,
+            "heads": self.heads,
+        }
+        return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedModel:
-    """A model by its recording."""
+class Recorded:
+    """Base of models that are recordings."""
+
+    __slots__ = ()
 
     text: str
 
-    def __post_init__(self) -> None:
-        recording_of(self.text)
+    @property
+    def recording(self) -> Recording:
+        """What the text says."""
+        return read_recording(self.text)
 
     @property
-    def layers(self) -> int:
-        """Repeated layers."""
-        return max((op.layer + 1 for op in recording_of(self.text).ops if op.layer is not None), default=1)
+    def kept(self) -> Recording:
+        """What is left of the recording for the layers that the model has."""
+        return self.recording
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained elements; running statistics, say, which ops of the model update themselves, are not."""
+        return self.kept.num_trained
 
     @property
     def heads(self) -> int:
         """Of attention, which a tensor axis shares out; 0 where there is none."""
-        return recording_of(self.text).heads
-
-    @property
-    def parameters(self) -> int:
-        """Trained elements: of all variables but those that the model itself updates, such as running statistics."""
-        found = recording_of(self.text)
-        kept = {name for op in found.ops for name in op.updates}
-        return sum(math.prod(one.shape) for one in found.variables if one.name not in kept)
+        return self.recording.heads
 
     @property
     def tokens_per_sample(self) -> int:
-        """Tokens of a sample; 1 where there are none."""
-        return recording_of(self.text).tokens
+        """The ids of a sample of text, or 1."""
+        feeds = self.recording.feeds.values()
+        return next((math.prod(feed.shape) for feed in feeds if isinstance(feed.source, Tokens)), 1)
 
     @property
     def batch(self) -> Mapping[str, Source]:
         """What fills the inputs."""
-        return {one.name: one.source for one in recording_of(self.text).inputs}
+        return {name: feed.source for name, feed in self.recording.feeds.items()}
 
     def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        """Inputs and labels."""
-        return {
-            one.name: TensorSpec(tuple(size.at(micro_batch) for size in one.dims), one.dtype)
-            for one in recording_of(self.text).inputs
-        }
+        """Inputs in the order of the code."""
+        return {name: feed.spec(micro_batch) for name, feed in self.recording.feeds.items()}
 
     def module(self) -> Module:
-        """The recording, to be traced."""
-        return RecordedModule(recording_of(self.text))
+        """What was recorded, to be traced."""
+        return RecordedModule(self.kept)
+
+    def __str__(self) -> str:
+        digest = hashlib.sha256(self.text.encode()).hexdigest()
+        return f"recorded model {digest[:16]}"
 
 
-class RecordedHolder(Module):
-    """Parameters at one path."""
+@dataclass(frozen=True, slots=True)
+class RecordedModel(Recorded):
+    """One whose layers, if any, are not all alike."""
 
-    def __init__(self, held: Mapping[str, Parameter]) -> None:
-        self.held = held
+    text: str
+
+    __str__ = Recorded.__str__
+
+    def __post_init__(self) -> None:
+        read_recording(self.text)
+
+    @property
+    def layers(self) -> int:
+        """Repeated layers, one at least."""
+        return max(1, self.recording.num_layers)
+
+
+class _Holder(Module):
+    """Has the parameters that one module of the recorded code had."""
+
+    def __init__(self, parameters: Mapping[str, Parameter]) -> None:
+        self.held = dict(parameters)
 
     def own_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """What it holds."""
+        """As they were called."""
         yield from self.held.items()
 
 
 class RecordedModule(Module):
-    """Appends the ops of a recording."""
+    """Gives loss and count of a recording's ops."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        held: dict[Path, dict[str, Parameter]] = {}
-        for one in recording.variables:
-            held.setdefault(one.path[:-1], {})[str(one.path[-1])] = Parameter(one.shape, one.init)
-        self.members = {path: RecordedHolder(parameters) for path, parameters in held.items()}
+        holders: dict[Path, dict[str, Parameter]] = {}
+        for one in recording.parameters:
+            holders.setdefault(one.path[:-1], {})[str(one.path[-1])] = Parameter(one.shape, one.init)
+        self.holders = {path: _Holder(held) for path, held in holders.items()}
 
     def walk(self, path: Path = ()) -> Iterator[tuple[Module, Path]]:
-        """This module, and one per path that holds parameters."""
+        """This module, and what holds the parameters, each at its recorded place."""
         yield self, path
-        for below, member in self.members.items():
-            yield member, (*path, *below)
+        yield from ((holder, (*path, *place)) for place, holder in self.holders.items())
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs -> (loss[], count[])."""
-        recording, tracer = self.recording, inputs[0].tracer
-        micro_batch = inputs[0].shape[0]
+        """Inputs in their order -> (loss[], count[])."""
+        recording, graph, tracer = self.recording, inputs[0].tracer.graph, inputs[0].tracer
+        samples = inputs[0].shape[0]
+        names = dict(zip(recording.feeds, (tensor.name for tensor in inputs), strict=True))
         for op in recording.ops:
-            line = Lineage(op.name, op.template, op.origin)
-            tracer.graph.add(
-                line,
-                op.kind,
-                op.inputs,
-                labels=op.labels,
-                updates=op.updates,
-                attrs=op.attrs(micro_batch),
-                phase=op.phase,
-                layer=op.layer,
-            )
+            try:
+                attrs: Attrs = {key: figure(found, samples) for key, found in op.attrs.items()}
+                graph.add(
+                    op.line,
+                    op.kind,
+                    [names.get(name, name) for name in op.inputs],
+                    labels=op.labels,
+                    updates=op.updates,
+                    attrs=attrs,
+                    phase=op.phase,
+                    layer=op.layer,
+                )
+            except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+                told = f"{type(error).__name__}: {error}"
+                raise GraphError([f"op {op.line.name}: {op.kind} of other operands than recorded ({told})"]) from error
         return Tensor(tracer, recording.loss), Tensor(tracer, recording.count)
 
 
 @lru_cache(maxsize=16)
-def recording_of(text: str) -> Recording:
-    """The recording that a text is.
+def read_recording(text: str) -> Recording:
+    """A recording from its document.
 
     Raises:
         InputError: it is none.
     """
     if len(text) > MOST_TEXT:
-        raise InputError("too long", where=WHERE, got=len(text), expected=f"at most {MOST_TEXT} characters")
-    content = parse_json(text, WHERE)
+        raise InputError("too long", where=_WHERE, got=len(text), expected=f"at most {MOST_TEXT} characters")
+    found: Any = parse_json(text, _WHERE)
     try:
-        found = _recording(content)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"not a recording: {error}", where=WHERE) from error
-    _check(found)
-    return found
+        feeds = {name: _feed_of(entry) for name, entry in found["inputs"].items()}
+        parameters = tuple(_parameter_of(entry) for entry in found["parameters"])
+        ops = tuple(_op_of(entry) for entry in found["ops"])
+        ends = _text(found["loss"]), _text(found["count"])
+        recording = Recording(feeds, parameters, ops, *ends, _whole(found["heads"], 0, LARGEST))
+    except InputError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise InputError("not a recorded graph", where=_WHERE, got=got, hint="record it anew") from error
+    _check(recording)
+    return recording
 
 
-def _recording(content: Any) -> Recording:
-    return Recording(
-        tuple(_input(one) for one in content["inputs"]),
-        tuple(
-            RecordedVariable(_path(path), _whole(shape), _text(init), _text(origin))
-            for path, shape, init, origin in content["variables"]
-        ),
-        tuple(_op(one) for one in content["ops"]),
-        _text(content["loss"]),
-        _text(content["count"]),
-        _integer(content["tokens"]),
-        _integer(content["heads"]),
-    )
+def _check(recording: Recording) -> None:
+    """Raise InputError unless all that is read is there, once, and layers are numbered one by one."""
+    feeds, ops = recording.feeds, recording.ops
+    if not feeds or not ops:
+        raise InputError("a recorded graph without inputs or ops", where=_WHERE)
+    known = {*feeds, *(parameter.name for parameter in recording.parameters)}
+    if len(known) < len(feeds) + len(recording.parameters):
+        raise InputError("a parameter or an input is there twice", where=_WHERE)
+    for op in ops:
+        missing = [name for name in (*op.inputs, *op.updates) if name not in known]
+        if missing:
+            raise InputError("an op reads what is not there", where=f"{_WHERE}: {op.line.name}", got=missing)
+        known.update(op.outputs)
+    written = {name for op in ops for name in op.outputs}
+    if not {recording.loss, recording.count} <= written:
+        raise InputError("nothing computes loss or count", where=_WHERE, got=[recording.loss, recording.count])
+    layers = {op.layer for op in ops if op.layer is not None}
+    if layers != set(range(len(layers))):
+        raise InputError("layers that are not numbered one by one", where=_WHERE, got=sorted(layers))
+    if any(layer_of(one.path) not in (None, *layers) for one in recording.parameters):
+        raise InputError("a parameter of a layer without ops", where=_WHERE)
 
 
-def _input(record: Any) -> RecordedInput:
-    name, dims, dtype, source = record
-    kind, *figures = source
-    sources: Mapping[str, Any] = {"tokens": Tokens, "integers": Integers, "features": RandomFeatures}
-    checked = [_text(one) if kind == "features" else _integer(one) for one in figures]
-    return RecordedInput(_text(name), tuple(_size(dim) for dim in dims), DType(dtype), sources[kind](*checked))
+def _feed_document(feed: Feed) -> list[Any]:
+    filled = next(word for word, source in _SOURCES.items() if type(feed.source) is source)
+    match feed.source:
+        case Tokens(below, shift):
+            told: list[Any] = [below, shift]
+        case Integers(below):
+            told = [below]
+        case RandomFeatures(label):
+            told = [label]
+    return [[PER_SAMPLE, *feed.shape], filled, *told]
 
 
-def _op(record: Any) -> RecordedOp:
-    name, template, origin, kind, inputs, updates, labels, attrs, phase, layer = record
-    sizes: dict[str, Size | tuple[Size, ...]] = {}
-    figures: dict[str, Attr] = {}
-    inverse: dict[str, int] = {}
-    growing: dict[str, Size] = {}
-    for key, value in attrs.items():
-        if isinstance(value, dict):
-            if "per_sample" in value:
-                inverse[key] = _integer(value["per_sample"], 1)
-            elif "figure" in value:
-                growing[key] = _size(value["figure"])
-            else:
-                sizes[key] = _size(value["size"])
-        elif isinstance(value, list):
-            if any(isinstance(one, list) for one in value):
-                sizes[key] = tuple(_size(one) for one in value)
-            else:
-                figures[key] = _numbers(value)
-        else:
-            figures[key] = value if isinstance(value, str) else _number(value)
-    reads, rewrites, others = (tuple(_text(one) for one in part) for part in (inputs, updates, labels))
+def _feed_of(entry: Any) -> Feed:
+    dims, word, *told = entry
+    if dims[0] != PER_SAMPLE or word not in _SOURCES:
+        raise InputError("not an input of a recorded graph", where=f"{_WHERE}: inputs", got=entry)
+    figures: list[Any] = [_text(one) if word == "features" else _whole(one, 0, LARGEST) for one in told]
+    return Feed(_SOURCES[word](*figures), _shape(dims[1:]))
+
+
+def _parameter_of(entry: Any) -> RecordedParameter:
+    path, shape, init, label = entry
+    return RecordedParameter(_path(path), _shape(shape), _text(init), _text(label))
+
+
+def _op_document(op: RecordedOp) -> dict[str, Any]:
+    """Only what says something."""
+    line = op.line
+    found: dict[str, Any] = {"name": line.name, "kind": op.kind, "inputs": list(op.inputs)}
+    more: dict[str, Any] = {
+        "labels": list(op.labels),
+        "attrs": dict(op.attrs),
+        "updates": list(op.updates),
+        "template": line.template,
+        "origin": line.origin,
+        "parameter": line.parameter,
+        "phase": "" if op.phase is Phase.FORWARD else str(op.phase),
+    }
+    found |= {key: value for key, value in more.items() if value}
+    return found if op.layer is None else found | {"layer": op.layer}
+
+
+def _op_of(entry: Any) -> RecordedOp:
+    layer = entry.get("layer")
+    line = Lineage(_text(entry["name"]), *(_text(entry.get(key, "")) for key in ("template", "origin", "parameter")))
+    reads, labels, updates = (tuple(map(_text, entry.get(key, ()))) for key in ("inputs", "labels", "updates"))
+    attrs = dict(entry.get("attrs", {}))
     return RecordedOp(
-        _text(name),
-        _text(template),
-        _text(origin),
-        _text(kind),
+        line,
+        _text(entry["kind"]),
         reads,
-        rewrites,
-        others,
-        sizes,
-        figures,
-        inverse,
-        growing,
-        Phase(phase),
-        None if layer is None else _integer(layer),
+        labels,
+        attrs,
+        None if layer is None else _whole(layer, 0, MOST_LAYERS),
+        Phase(entry.get("phase", "forward")),
+        updates,
     )
 
 
-def _size(value: Any) -> Size:
-    if isinstance(value, list):
-        fixed, per_sample = value
-        return Size(_integer(fixed, -LARGEST), _integer(per_sample, -LARGEST))
-    return Size(_integer(value, -LARGEST))
+def _path(parts: Any) -> Path:
+    if not isinstance(parts, list) or not parts:
+        raise InputError("no path of a parameter", where=f"{_WHERE}: parameters", got=parts)
+    return tuple(part if isinstance(part, str) else _whole(part, 0, MOST_LAYERS) for part in parts)
 
 
-def _integer(value: Any, least: int = 0) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
-        raise InputError("not a whole number", where=WHERE, got=value, expected=f"{least} to {LARGEST}")
+def _shape(dims: Any) -> Shape:
+    return tuple(_whole(dim, 1, MOST_SIZE) for dim in dims)
+
+
+def _whole(value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError("not a whole number", where=_WHERE, got=value, expected=f"{least} to {most}")
     return value
-
-
-def _number(value: Any) -> int | float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or (isinstance(value, int) and abs(value) > LARGEST)
-    ):
-        raise InputError("not a number", where=WHERE, got=value)
-    return value
-
-
-def _numbers(value: list[Any]) -> tuple[int, ...] | tuple[float, ...]:
-    return tuple(_number(one) for one in value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise InputError("not a text", where=WHERE, got=value)
+        raise InputError("not a text", where=_WHERE, got=value)
     return value
 
 
-def _whole(value: Any) -> Shape:
-    return tuple(_integer(one, 1) for one in value)
-
-
-def _path(value: Any) -> Path:
-    if not isinstance(value, list) or not value:
-        raise InputError("not a path", where=WHERE, got=value)
-    return tuple(one if isinstance(one, str) else _integer(one) for one in value)
-
-
-def _check(found: Recording) -> None:
-    """Raise InputError unless every input has samples, and every layer some op."""
-    problems = []
-    if not found.inputs or any(not one.dims or one.dims[0] != Size(0, 1) for one in found.inputs):
-        problems.append("an input whose first dim is not the samples")
-    layers = {op.layer for op in found.ops if op.layer is not None}
-    if layers != set(range(len(layers))):
-        problems.append("layers that are not numbered one by one")
-    names = [one.name for one in found.variables] + [one.name for one in found.inputs]
-    if len(set(names)) < len(names):
-        problems.append("a variable or an input is there twice")
-    if any(layer_of(one.path) not in (None, *layers) for one in found.variables):
-        problems.append("a variable of a layer without ops")
-    if problems:
-        raise GraphError(problems, where=WHERE)
-
-
-def as_text(content: Mapping[str, Any]) -> str:
-    """A recording's JSON, the same for the same content."""
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=True)
-
-
 FAMILY = Family("recorded", RecordedModel, {})
-"""Models of this kind come from files and from users' own modules."""

@@ -20,7 +20,7 @@ from typing import Any
 from strategy.base.errors import InputError, SbplanError, did_you_mean
 from strategy.models.base import Preset
 from strategy.models.imported.read import preset_of
-from strategy.models.recording import record
+from strategy.models.module_recording import record_module
 from strategy.nn.module import Module
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -64,7 +64,7 @@ def _recorded(found: Any, text: str) -> Any:
         raise InputError("returns no module", where=text, got=type(found).__name__, expected=expected)
     batch = getattr(found, "batch", None)
     try:
-        return record(found, where=text, batch=batch if isinstance(batch, dict) else None)
+        return record_module(found, where=text, batch=batch if isinstance(batch, dict) else None)
     except SbplanError:
         raise
     except Exception as error:

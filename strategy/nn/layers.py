@@ -6,11 +6,9 @@ Functions take a `label`: the name of the op that gives the result; what leads t
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Sequence
 
 from strategy.base.errors import InputError
-from strategy.graph.graph import Attr, Attrs, Phase
+from strategy.graph.graph import Attr, Attrs
 from strategy.nn.module import Module, Parameter
 from strategy.nn.tracer import Tensor
 
@@ -56,7 +54,7 @@ class Dropout(Module):
         (x,) = inputs
         if not self.training or self.rate == 0:
             return x
-        stream = zlib.crc32(x.name.encode()) + (self.seed << 32)
+        stream = x.tracer.stream(x) % 2**32 + (self.seed << 32)
         return x.apply("dropout", "dropout", attrs={"rate": self.rate, "seed": stream})
 
 
@@ -142,25 +140,10 @@ class BatchNorm(Module):
         attrs: Attrs = {"epsilon": self.epsilon, "count": count}
         y = x.apply("norm", "batch_norm", mean, variance, *scale, attrs=attrs)
         moment = variance.apply("moment", "second_moment", mean, running[0])
-        self._follow(y, running, (mean, moment, counted), count)
+        terms = {"means": mean, "moments": moment, "count": counted}
+        attrs = {"momentum": self.momentum, "count": count}
+        x.tracer.follow(y, "running", "running_average", terms, running, attrs)
         return y
-
-    def _follow(self, y: Tensor, running: Sequence[Tensor], terms: Sequence[Tensor], count: int) -> None:
-        """Update the running statistics once per step; the ops belong to that of `y`, on whose stage they run."""
-        graph, layer = y.tracer.graph, y.tracer.scopes[-1].layer
-        sums = [
-            graph.add(graph.derived(y.name, label, layer), "accumulate", (term.name,), layer=layer)[0]
-            for label, term in zip(("means", "moments", "count"), terms, strict=True)
-        ]
-        graph.add(
-            graph.derived(y.name, "running", layer),
-            "running_average",
-            sums,
-            updates=[average.name for average in running],
-            attrs={"momentum": self.momentum, "count": count},
-            phase=Phase.UPDATE,
-            layer=layer,
-        )
 
 
 class Conv2d(Module):

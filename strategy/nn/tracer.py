@@ -12,17 +12,18 @@ all other ops are still looked at. So one report holds every independent problem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import final, overload
+from typing import final
 
-from strategy.base.errors import GraphError, did_you_mean, present
+from strategy.base.errors import GraphError, InputError, did_you_mean
 from strategy.base.identity import Identity
-from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Attrs, Lineage, Path, Role, Value, layer_of, template_of
-from strategy.nn.module import Module, Parameter
-from strategy.nn.operators import Operators, filled
+from strategy.graph.builder import OF_A_STEP, GraphBuilder
+from strategy.graph.graph import Attrs, Lineage, Path, Phase, Role, Value, layer_of, template_of
+from strategy.nn.module import Module, Parameter, paths
+from strategy.nn.operators import Operators
 from strategy.sbp.placement import Placement, Space
 from strategy.sbp.sbp import Sbp
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
@@ -53,14 +54,18 @@ class Tracer:
     """Value -> the layout that the code asks for: one SBP per mesh axis, or one for all."""
     places: dict[str, Placement] = field(default_factory=dict)
     """Value -> the stage that the code brings it to."""
+    dtype: DType = DType.FLOAT32
+    """Of the parameters of the adopted module."""
     _paths: dict[Identity, Scope] = field(default_factory=dict)
     _poisoned: dict[str, TensorSpec] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
+    _calls: dict[Identity, int] = field(default_factory=dict)
 
     def adopt(self, module: Module, dtype: DType) -> None:
         """Declare all parameters of a module tree and remember every module's path."""
-        for member, path in module.walk():
-            self._paths[Identity(member)] = Scope(path, layer_of(path))
+        self.dtype = dtype
+        for member, path in paths(module):
+            self._paths.setdefault(Identity(member), Scope(path, layer_of(path)))
             for attribute, parameter in member.own_parameters():
                 if parameter not in self.named_parameters:
                     own, spec = (*path, attribute), TensorSpec(parameter.shape, dtype)
@@ -76,22 +81,30 @@ class Tracer:
         """
         if spec.ragged is not None:
             raise GraphError([f"input {name}: is ragged; load its tokens and their experts, and dispatch them"])
+        if name in OF_A_STEP:
+            raise GraphError([f"input {name}: a value of every training step is called so; call it otherwise"])
         return Tensor(self, self.graph.declare(Value(name, spec, Rate.MICRO_BATCH, Role.INPUT)))
 
     @contextmanager
     def enter(self, module: Module) -> Iterator[None]:
-        """Apply ops under a module's name meanwhile; leaving the outermost one reports what is wrong.
+        """Apply ops under a module's name meanwhile, from its second call on with a number.
+
+        Leaving the outermost module reports what is wrong.
 
         Raises:
             GraphError: with every problem so far.
         """
-        self.scopes.append(self._paths[Identity(module)])
+        known = Identity(module)
+        scope = self._paths[known]
+        self._calls[known] = number = self._calls.get(known, 0) + 1
+        self.scopes.append(scope if number == 1 else Scope((*scope.path, f"call_{number}"), scope.layer))
         try:
             yield
         except Exception as error:
             if not self.problems:
                 raise
-            more = error.problems if isinstance(error, GraphError) else ()
+            told = (str(error),) if isinstance(error, InputError) else ()
+            more = error.problems if isinstance(error, GraphError) else told
             raise GraphError(tuple(dict.fromkeys((*self.problems, *more)))) from error
         finally:
             self.scopes.pop()
@@ -125,6 +138,15 @@ class Tracer:
             return self._poison(self._scope.named(name).name, TensorSpec(held[name].shape, like.spec.dtype))
         return Tensor(self, found)
 
+    def own(self, parameter: Parameter, like: Tensor) -> Tensor:
+        """The traced tensor of a parameter, wherever in the traced module it is."""
+        found = self.named_parameters.get(parameter)
+        if found is not None:
+            return Tensor(self, found)
+        told = f"a parameter of {list(parameter.shape)}"
+        self.problems.append(f"{told} does not belong to the module that is traced; hold it in an attribute of it")
+        return self._poison(self._scope.named("parameter").name, TensorSpec(parameter.shape, like.spec.dtype))
+
     def spec(self, name: str) -> TensorSpec:
         """Shape and dtype of a tensor; of a poisoned one, a guess."""
         return self._poisoned[name] if name in self._poisoned else self.graph.spec(name)
@@ -143,6 +165,8 @@ class Tracer:
         """Append an op called `label` under the current scope; without a label it is called like its kind."""
         scope = self._scope
         line = scope.named(label) if label else self._free(scope, kind)
+        if line.name in OF_A_STEP:
+            line = self._free(scope, line.name)
         name = line.name
         strangers = [t for t in inputs if t.tracer is not self]
         if strangers:
@@ -157,11 +181,38 @@ class Tracer:
         guess = self._guess(inputs, attrs or {})
         return tuple(self._poison(output, guess) for output in (name, *(f"{name}.{label}" for label in labels)))
 
+    def stream(self, like: Tensor) -> int:
+        """What tells the random masks of ops on different tensors apart."""
+        return zlib.crc32(like.name.encode())
+
+    def follow(
+        self,
+        like: Tensor,
+        label: str,
+        kind: str,
+        terms: Mapping[str, Tensor],
+        updates: Sequence[Tensor],
+        attrs: Attrs,
+    ) -> None:
+        """Update state once per step by an op on the step's sums of terms.
+
+        The ops belong to that of `like`, on whose stage they run; they are called by the labels.
+        """
+        graph, layer = self.graph, self._scope.layer
+        if any(t.name in self._poisoned for t in (like, *terms.values(), *updates)):
+            return
+        sums = [
+            graph.add(graph.derived(like.name, term, layer), "accumulate", (tensor.name,), layer=layer)[0]
+            for term, tensor in terms.items()
+        ]
+        line, names = graph.derived(like.name, label, layer), [tensor.name for tensor in updates]
+        graph.add(line, kind, sums, updates=names, attrs=attrs, phase=Phase.UPDATE, layer=layer)
+
     def _free(self, scope: Scope, kind: str) -> Lineage:
         """An op called like its kind, with a number from the second one on."""
         first = line = scope.named(kind)
         number = self._numbers.get(first.name, 1)
-        while line.name in self.graph.values or line.name in self._poisoned:
+        while line.name in self.graph.values or line.name in self._poisoned or line.name in OF_A_STEP:
             number += 1
             line = scope.named(f"{kind}_{number}")
         self._numbers[first.name] = number
@@ -183,7 +234,7 @@ class Tracer:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tensor(Operators):
     """A traced tensor: a name in the graph under construction."""
 
@@ -221,30 +272,22 @@ class Tensor(Operators):
             self.tracer.places[copy.name] = replace(placement, space=Space.DEVICE)
         return copy if sbp is None else copy.pin(sbp)
 
-    def operate(self, kind: str, *others: Tensor, attrs: Attrs | None = None) -> Tensor:
-        """The first output of an op on this tensor and `others`, called like its kind."""
-        return self.apply("", kind, *others, attrs=attrs)
+    def lifted(self, other: object) -> Tensor | None:
+        """A tensor, or the tensor of a parameter of the traced module."""
+        if isinstance(other, Parameter):
+            return self.tracer.own(other, self)
+        return other if isinstance(other, Tensor) else None
 
-    @overload
-    def reshape(self, label: str, shape: Shape, /) -> Tensor: ...
+    def item(self) -> float:
+        """There are no numbers yet.
 
-    @overload
-    def reshape(self, shape: Shape, /) -> Tensor: ...
+        Raises:
+            InputError: always; says what to do.
+        """
+        raise InputError(
+            "a traced tensor has no number yet",
+            where=self.name,
+            hint="return it from build, and read result().numpy(); line by line, a global tensor has item()",
+        )
 
-    def reshape(self, first: str | Shape, second: Shape | None = None, /) -> Tensor:
-        """The same elements under another shape, the op perhaps with a label; one dim may be -1."""
-        if isinstance(first, str):
-            return self.apply(first, "reshape", attrs={"shape": filled(present(second, "a shape"), self.shape)})
-        return Operators.reshape(self, first)
-
-    @overload
-    def transpose(self, label: str, perm: tuple[int, ...], /) -> Tensor: ...
-
-    @overload
-    def transpose(self, perm: tuple[int, ...], /) -> Tensor: ...
-
-    def transpose(self, first: str | tuple[int, ...], second: tuple[int, ...] | None = None, /) -> Tensor:
-        """Dims in the order `perm`, the op perhaps with a label."""
-        if isinstance(first, str):
-            return self.apply(first, "transpose", attrs={"perm": present(second, "the order of dims")})
-        return Operators.transpose(self, first)
+    __float__ = __int__ = item

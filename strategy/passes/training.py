@@ -26,6 +26,7 @@ from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.passes.loss_scale import add_adjustment, scaled_count, scaled_loss
 from strategy.passes.mixed_precision import Precision, mixed_precision
+from strategy.passes.parameter_groups import ParameterGroup
 from strategy.passes.updates import Optimizer, Rule, Trained, add_updates
 from strategy.sbp.tensor import DType, Rate, TensorSpec
 
@@ -59,6 +60,7 @@ class Training:
         decay: what the learning rate does after `warm_up` steps (see `rate_at`), with `decay_steps`, `final_lr` (its
             share of `lr`), `decay_power` and `decay_factor`.
         frozen: patterns of names of parameters that are not trained.
+        groups: parameters that are trained otherwise than the others.
     """
 
     global_batch: int
@@ -87,6 +89,7 @@ class Training:
     scale_period: int = 2000
     scale_growth: float = 2.0
     scale_backoff: float = 0.5
+    groups: tuple[ParameterGroup, ...] = ()
 
     def __post_init__(self) -> None:
         first = self.warm_up + 1 if self.decay in (Decay.COSINE, Decay.POLYNOMIAL) else int(self.decay is Decay.STEP)
@@ -117,6 +120,10 @@ class Training:
         for name, value in ((field.name, getattr(self, field.name)) for field in fields(self)):
             if isinstance(value, int) and abs(value) > LARGEST:
                 raise InputError("not possible", where=f"training: {name}", got=value, expected="a number of 64 bits")
+        rules = [group.optimizer for group in self.groups if group.optimizer and group.optimizer not in list(Optimizer)]
+        if rules:
+            hint = did_you_mean(rules[0], map(str, Optimizer))
+            raise InputError("unknown optimizer", where="parameter group", got=rules[0], hint=hint)
         for name, (holds, expected) in possible.items():
             if not holds:
                 raise InputError("not possible", where=f"training: {name}", got=getattr(self, name), expected=expected)
@@ -163,6 +170,7 @@ class Training:
             self.weight_decay,
             self.max_norm,
             self.skips,
+            self.groups,
         )
 
     @property

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Attrs, Lineage, Phase, Role, Value
 from strategy.graph.ops import skipped_steps as skip
+from strategy.passes.parameter_groups import ParameterGroup, check_groups, group_of
 from strategy.sbp.tensor import Rate, TensorSpec
 
 
@@ -41,6 +42,23 @@ class Rule:
     weight_decay: float
     max_norm: float
     skips: bool = False
+    groups: tuple[ParameterGroup, ...] = ()
+
+    def of(self, name: str) -> Rule:
+        """The rule by which a parameter is trained."""
+        number = group_of(name, self.groups)
+        if number is None:
+            return self
+        group = self.groups[number]
+        decay = self.weight_decay if group.weight_decay is None else group.weight_decay
+        optimizer = Optimizer(group.optimizer) if group.optimizer else self.optimizer
+        return replace(self, optimizer=optimizer, weight_decay=decay)
+
+    def decay(self, name: str, dims: int) -> float:
+        """The weight decay of a parameter: that of its group, else for matrices alone."""
+        number = group_of(name, self.groups)
+        given = number is not None and self.groups[number].weight_decay is not None
+        return self.of(name).weight_decay if given or dims > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +72,16 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all updates read; `step` is empty where no step is skipped."""
+    """What all updates read: learning rates by group, the last for the others; `step` where steps may be skipped."""
 
     factor: str
-    lr: str
+    lrs: tuple[str, ...]
     step: tuple[str, ...]
+
+    def lr(self, name: str, rule: Rule) -> str:
+        """The learning rate of a parameter."""
+        number = group_of(name, rule.groups)
+        return self.lrs[-1 if number is None else number]
 
 
 STEP = "step"
@@ -81,16 +104,21 @@ def add_updates(builder: GraphBuilder, trained: Sequence[Trained], count: str, r
 
     `count` is what the summed gradients are divided by.
     """
-    stacks = _stacks(builder, trained) if rule.optimizer is Optimizer.MUON else {}
+    check_groups(rule.groups, [parameter.name for parameter in trained])
+    stacks = _stacks(builder, trained, rule)
     stacked = {member.name for members in stacks.values() for member in members}
     single = [parameter for parameter in trained if parameter.name not in stacked]
     gradients = [*single, *(Trained(name, name, None) for name in stacks)]
     factor, norm = _clip(builder, gradients, count, rule)
     step = (_count_step(builder, norm),) if rule.skips else ()
     lr = builder.add("learning_rate", "learning_rate", step, attrs=rule.schedule, phase=Phase.UPDATE)[0]
-    shared = Shared(factor, lr, step)
+    lrs = [
+        builder.add(Lineage(f"{lr}:{number}"), "scale", (lr,), attrs={"factor": group.lr_scale}, phase=Phase.UPDATE)[0]
+        for number, group in enumerate(rule.groups)
+    ]
+    shared = Shared(factor, (*lrs, lr), step)
     for parameter in single:
-        _update(builder, parameter, shared, rule)
+        _update(builder, parameter, shared, rule.of(parameter.name))
     for stack, members in stacks.items():
         _update_stack(builder, stack, members, shared, rule)
     return norm
@@ -102,16 +130,16 @@ def _count_step(builder: GraphBuilder, norm: str) -> str:
     return builder.add(STEP, "count_step", (norm,), updates=(applied,), phase=Phase.UPDATE)[0]
 
 
-def _stacks(builder: GraphBuilder, trained: Sequence[Trained]) -> dict[str, list[Trained]]:
-    """Gradients of the matrices of repeated layers, stacked by shape: stack -> its members.
+def _stacks(builder: GraphBuilder, trained: Sequence[Trained], rule: Rule) -> dict[str, list[Trained]]:
+    """Gradients of the matrices of repeated layers that Muon trains, stacked by shape and group: stack -> its members.
 
     Embeddings, heads and vectors are none of Muon's, says Jordan's post.
     """
-    by_shape: dict[TensorSpec, list[Trained]] = {}
+    by_shape: dict[tuple[TensorSpec, int | None], list[Trained]] = {}
     for parameter in trained:
-        spec = builder.spec(parameter.name)
-        if len(spec.shape) == 2 and parameter.layer is not None:
-            by_shape.setdefault(spec, []).append(parameter)
+        spec, muon = builder.spec(parameter.name), rule.of(parameter.name).optimizer is Optimizer.MUON
+        if muon and len(spec.shape) == 2 and parameter.layer is not None:
+            by_shape.setdefault((spec, group_of(parameter.name, rule.groups)), []).append(parameter)
     return {
         builder.add(line, "stack", [m.gradient for m in members], phase=Phase.UPDATE)[0]: members
         for members in by_shape.values()
@@ -150,7 +178,7 @@ def _update(builder: GraphBuilder, parameter: Trained, shared: Shared, rule: Rul
     builder.add(
         builder.derived(parameter.name, kind, parameter.layer),
         str(kind),
-        (parameter.gradient, shared.factor, shared.lr, *shared.step),
+        (parameter.gradient, shared.factor, shared.lr(parameter.name, rule), *shared.step),
         updates=(parameter.name, *_states(builder, parameter.name, names)),
         attrs={**attrs, "weight_decay": _decay(builder, parameter.name, rule)},
         phase=Phase.UPDATE,
@@ -174,7 +202,7 @@ def _update_lamb(builder: GraphBuilder, parameter: Trained, shared: Shared, rule
         builder.add(builder.derived(name, label, layer), "square_sum", (tensor,), phase=Phase.UPDATE, layer=layer)[0]
         for label, tensor in (("own_square", name), ("direction_square", direction))
     ]
-    line, operands = builder.derived(name, "lamb", layer), (direction, *squares, shared.lr)
+    line, operands = builder.derived(name, "lamb", layer), (direction, *squares, shared.lr(name, rule))
     builder.add(line, "lamb_apply", operands, updates=(name,), phase=Phase.UPDATE, layer=layer)
 
 
@@ -194,8 +222,8 @@ def _update_stack(builder: GraphBuilder, stack: str, members: Sequence[Trained],
     singles = builder.add(builder.derived(first, "direction"), "unstack", directions, labels=labels, phase=phase)
     for member, direction in zip(members, singles, strict=True):
         a, b = builder.spec(member.name).shape
-        own_attrs = {"scale": math.sqrt(max(1.0, b / a)), "weight_decay": rule.weight_decay}
-        inputs, updates = (direction, shared.lr), (member.name,)
+        own_attrs = {"scale": math.sqrt(max(1.0, b / a)), "weight_decay": rule.of(member.name).weight_decay}
+        inputs, updates = (direction, shared.lr(member.name, rule)), (member.name,)
         line = builder.derived(member.name, "muon", member.layer)
         builder.add(line, "descend", inputs, updates=updates, attrs=own_attrs, phase=phase, layer=member.layer)
 
@@ -207,5 +235,5 @@ def _states(builder: GraphBuilder, name: str, labels: Sequence[str]) -> Iterator
 
 
 def _decay(builder: GraphBuilder, name: str, rule: Rule) -> float:
-    """Weight decay is for matrices alone."""
-    return rule.weight_decay if len(builder.spec(name).shape) > 1 else 0.0
+    """Weight decay is for matrices alone, if a group does not say otherwise."""
+    return rule.decay(name, len(builder.spec(name).shape))

@@ -35,6 +35,7 @@ from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
 from strategy.models import FAMILIES, Model, family_of
 from strategy.passes.mixed_precision import Precision
+from strategy.passes.parameter_groups import ParameterGroup
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
@@ -169,7 +170,7 @@ def _model_document(plan: Plan) -> dict[str, Any]:
 
 def _training_document(training: Training) -> dict[str, Any]:
     """JSON knows no infinity: that of a norm which clips nothing is written as text."""
-    found = dataclasses.asdict(training)
+    found = _without_empty(dataclasses.asdict(training), "groups")
     return {**found, "max_norm": UNLIMITED} if math.isinf(training.max_norm) else found
 
 
@@ -267,6 +268,9 @@ class _Reader:
             return self.integers(value, key)
         if annotation == "tuple[float, ...]":
             return self.figures(value, key)
+        if annotation == "float | None" and value is None:
+            return None
+        annotation = "float" if annotation == "float | None" else annotation
         kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
         wanted = kinds.get(annotation)
         boolean = isinstance(value, bool) and annotation != "bool"
@@ -292,6 +296,12 @@ class _Reader:
         if not isinstance(value, list):
             raise PlanError("not a list of numbers", where=f"{self.path}: {key}", got=value)
         return tuple(self._scalar(item, "float", key) for item in value)
+
+    def listed(self, value: Any, key: str = "training.groups") -> list[Any]:
+        """A list."""
+        if not isinstance(value, list):
+            raise PlanError("not a list", where=f"{self.path}: {key}", got=value)
+        return value
 
     def texts(self, value: Any, key: str) -> tuple[str, ...]:
         """A list of texts."""
@@ -373,13 +383,14 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         model=dimensions,
         training=reader.record(
             Training,
-            {**training, "max_norm": math.inf} if training["max_norm"] == UNLIMITED else training,
+            {"groups": [], **training, **({"max_norm": math.inf} if training["max_norm"] == UNLIMITED else {})},
             "training",
             dtype=DType(training["dtype"]),
             optimizer=Optimizer(training["optimizer"]),
             decay=Decay(training["decay"]),
             precision=Precision(training["precision"]),
             frozen=reader.texts(training["frozen"], "training.frozen"),
+            groups=tuple(_parameter_group_of(reader, one) for one in reader.listed(training.get("groups", []))),
         ),
         cluster=where,
         cost=cost,
@@ -406,6 +417,13 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         ),
         certificate=None if "certificate" not in found else reader.mapping(found["certificate"], "certificate"),
     )
+
+
+def _parameter_group_of(reader: _Reader, content: Any) -> ParameterGroup:
+    group = reader.mapping(content, "training.groups")
+    names = reader.texts(group.get("names"), "training.groups.names")
+    found: ParameterGroup = reader.record(ParameterGroup, group, "training.groups", names=names)
+    return found
 
 
 def _coefficients_document(coefficients: Mapping[CostKey, Coefficients]) -> dict[str, list[dict[str, Any]]]:

@@ -7,14 +7,15 @@ about the pins of a graph is reported at once: first what no mesh could heal, th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 
-from strategy.base.errors import InfeasibleError, InputError, SbpError, did_you_mean, report
+from strategy.base.errors import InfeasibleError, InputError, SbpError, report
 from strategy.graph.graph import Graph, Op, Value
 from strategy.graph.ops import op_definition
 from strategy.graph.signature import Signature, op_signatures
-from strategy.sbp.sbp import NdSbp, Partial, Split, check_layout, format_nd
+from strategy.sbp.sbp import NdSbp, Partial, Split, check_layout, format_nd, may_be_partial
 from strategy.sbp.tensor import Shape
 from strategy.space.rules import named_layouts
 from strategy.space.space import Keep
@@ -22,7 +23,9 @@ from strategy.space.space import Keep
 MOST_NAMES = 2000
 """Names among which the nearest one is looked for, if a pin matches none."""
 NAMED = 4
-"""Ways to lay out pinned values that a message lists at most."""
+"""Ways to lay out pinned values, or names, that a message lists at most."""
+ALIKE = 0.7
+"""Share of a pattern's letters that the nearest name has at least."""
 
 
 def check_pins(
@@ -114,8 +117,7 @@ def _layout_problems(
         where = f"[sbp] {pattern!r}"
         found = matches(pattern, graph.values)
         if not found and not incomplete:
-            hint = did_you_mean(pattern, graph.values) if len(graph.values) < MOST_NAMES else ""
-            yield InputError("a pin matches no value", where=where, hint=hint)
+            yield InputError("a pin matches no value", where=where, hint=_nearest(pattern, _own_values(graph)))
         elif len(nd_sbp) != axes:
             yield SbpError("one SBP per mesh axis is needed", where=where, got=format_nd(nd_sbp), expected=f"{axes}")
         else:
@@ -128,15 +130,43 @@ def _value_problems(where: str, value: Value, nd_sbp: NdSbp) -> Iterator[InputEr
     for sbp in dict.fromkeys(nd_sbp):
         if isinstance(sbp, Split) and sbp.dim >= len(shape):
             yield SbpError("split beyond the dims", where=where, got=str(sbp), expected=f"a dim of {shape}")
-        if isinstance(sbp, Partial) and not value.spec.dtype.is_float:
-            yield SbpError("terms of integers", where=where, got=str(sbp), expected=f"B or S of {value.spec.dtype}")
+        if isinstance(sbp, Partial) and not may_be_partial(value.spec, sbp.reduce):
+            expected = f"B, S, P(max) or P(min) of {value.spec.dtype}"
+            yield SbpError("terms of integers", where=where, got=str(sbp), expected=expected)
 
 
 def _op_problems(graph: Graph, section: str, pins: Mapping[str, object]) -> Iterator[InputError]:
     for pattern in pins:
         if not matches(pattern, graph.by_name):
-            hint = did_you_mean(pattern, graph.by_name) if len(graph.ops) < MOST_NAMES else ""
+            hint = _nearest(pattern, [op.name for op in graph.ops if not (op.origin or op.parameter)])
             yield InputError("a pin matches no op", where=f"{section} {pattern!r}", hint=hint)
+
+
+def _own_values(graph: Graph) -> list[str]:
+    """Names of values that the model has itself, rather than what trains it."""
+    made = {name for op in graph.ops if op.origin or op.parameter for name in op.outputs}
+    return [value.name for value in graph.values.values() if not value.parameter and value.name not in made]
+
+
+def _nearest(pattern: str, names: Collection[str]) -> str:
+    """A hint: the name that has most of a pattern's own letters, in their order; where none has, a few names.
+
+    What a star stands for is no part of the likeness.
+    """
+    if len(names) >= MOST_NAMES or not names:
+        return ""
+    letters = "".join(letter for letter in pattern if letter not in "*?")
+
+    def likeness(name: str) -> tuple[float, int]:
+        alike = SequenceMatcher(None, letters, name, autojunk=False).get_matching_blocks()
+        return sum(block.size for block in alike) / max(len(letters), 1), -len(name)
+
+    found = max(names, key=likeness)
+    if likeness(found)[0] >= ALIKE:
+        return f"did you mean {found!r}?"
+    some = list(names)[:NAMED]
+    more = f" and {len(names) - len(some)} more" if len(names) > len(some) else ""
+    return f"there are {', '.join(some)}{more}" if some else ""
 
 
 def placement_problems(placements: Mapping[str, Sequence[int]]) -> Iterator[InputError]:

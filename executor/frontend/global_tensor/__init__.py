@@ -15,9 +15,10 @@ so the same code is traced into a graph or executed line by line.
 
 from __future__ import annotations
 
-from executor.frontend.global_tensor.creation import from_numpy, manual_seed, ones, rand, randn, zeros
-from executor.frontend.global_tensor.distributed_tensor import Layouts, full_layout, placement
-from executor.frontend.global_tensor.modules import materialize, value_of
+from executor.frontend.global_tensor.creation import from_local, from_numpy, manual_seed, ones, rand, randn, zeros
+from executor.frontend.global_tensor.distributed_tensor import Layouts, full_layout, placement, whole_alone
+from executor.frontend.global_tensor.modules import assign, load_state_dict, materialize, state_dict, value_of
+from executor.frontend.global_tensor.tape import Tape
 from executor.frontend.global_tensor.tensor import GlobalTensor
 from strategy.sbp.sbp import B as broadcast
 from strategy.sbp.sbp import P as partial_sum
@@ -26,9 +27,13 @@ from strategy.sbp.sbp import Split as split
 __all__ = [
     "GlobalTensor",
     "Layouts",
+    "Tape",
+    "assign",
     "broadcast",
+    "from_local",
     "from_numpy",
     "full_layout",
+    "load_state_dict",
     "manual_seed",
     "materialize",
     "ones",
@@ -37,6 +42,8 @@ __all__ = [
     "rand",
     "randn",
     "split",
+    "state_dict",
     "value_of",
+    "whole_alone",
     "zeros",
 ]

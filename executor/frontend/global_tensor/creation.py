@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from executor.frontend.global_tensor.distributed_tensor import Layouts, legal_layout
+from executor.frontend.global_tensor.distributed_tensor import Layouts, full_layout, legal_layout
 from executor.frontend.global_tensor.tensor import GlobalTensor
 from executor.frontend.world import current_world
 from executor.runtime.draws import normal, uniform
 from executor.runtime.neutral import neutral_element
 from strategy.base.errors import InputError, SbpError
 from strategy.sbp.placement import Placement
-from strategy.sbp.sbp import Partial, format_nd, has_partial, local_box
+from strategy.sbp.sbp import Partial, Split, format_nd, has_partial, local_box
 from strategy.sbp.tensor import Box, DType, Shape, TensorSpec, box_shape
 
 
@@ -76,6 +76,44 @@ def from_numpy(whole: ArrayLike, *, placement: Placement, sbp: Layouts) -> Globa
 
     name = f"from_numpy {hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]} "
     return _made(name, array.shape, DType(str(array.dtype)), placement, sbp, cut)
+
+
+def from_local(piece: ArrayLike, *, placement: Placement, sbp: Layouts) -> GlobalTensor:
+    """A tensor of which every rank of the placement gives its own piece; other ranks give anything of those dims.
+
+    Pieces must be cut as evenly as ours are: the first ones one longer, where a dim does not divide.
+
+    Raises:
+        InputError: the pieces do not make up a tensor in this layout: names what every rank gives.
+    """
+    world = current_world()
+    world.check(placement)
+    array = np.asarray(piece)
+    own = f"{array.dtype} {' '.join(map(str, array.shape))}" if world.rank in placement.devices else ""
+    told = [text for text in world.tell(own) if text]
+    given = [(text.split()[0], tuple(map(int, text.split()[1:]))) for text in told]
+    by_rank = dict(zip(sorted(placement.devices), given, strict=True))
+    layout = full_layout(sbp, placement.mesh)
+    dtypes, dims = {dtype for dtype, _ in given}, {len(shape) for _, shape in given}
+    known = [str(dtype) for dtype in DType]
+    if len(dtypes) > 1 or len(dims) > 1 or not dtypes <= set(known):
+        raise InputError("pieces of different kinds", where="from_local", got=by_rank, expected=", ".join(known))
+    first = placement.devices[0]
+    shape = list(by_rank[first][1])
+    for axis, one in enumerate(layout):
+        if isinstance(one, Split) and one.dim < len(shape):
+            row = [rank for rank in placement.group(first, axis)]
+            shape[one.dim] = sum(by_rank[rank][1][one.dim] for rank in row)
+    spec = TensorSpec(tuple(shape), DType(dtypes.pop()))
+    layout = legal_layout(spec, placement, layout)
+    boxes = {r: local_box(spec.shape, layout, placement.mesh, placement.coords(r)) for r in placement.devices}
+    wrong = {rank: by_rank[rank][1] for rank, box in boxes.items() if by_rank[rank][1] != box_shape(box)}
+    if wrong:
+        expected = f"{ {rank: box_shape(boxes[rank]) for rank in wrong} } of {list(spec.shape)}"
+        raise InputError("pieces that are not cut like this layout", where="from_local", got=wrong, expected=expected)
+    world.agree(f"from_local({spec.dtype}{list(shape)} {', '.join(map(str, layout))} on {placement})")
+    here = np.array(array, order="C") if world.rank in placement.devices else None
+    return GlobalTensor(spec, placement, layout, here, world)
 
 
 def _drawn(

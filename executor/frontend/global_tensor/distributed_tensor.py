@@ -12,11 +12,13 @@ from executor.frontend.world import World
 from strategy.base.errors import InputError, SbpError
 from strategy.sbp.placement import Placement, Space
 from strategy.sbp.ragged import piece_of
-from strategy.sbp.sbp import B, NdSbp, Sbp, check_layout, format_nd, has_partial, local_box
+from strategy.sbp.sbp import B, NdSbp, Sbp, check_layout, format_nd, local_box, may_be_partial, parse_sbp, reductions
 from strategy.sbp.tensor import Shape, TensorSpec
 
-Layouts = Sbp | Sequence[Sbp]
-"""One SBP, or one per axis of the placement."""
+Layouts = Sbp | str | Sequence[Sbp | str]
+"""One SBP, or one per axis of the placement; as text too, as plans write them: `"S(0)"`."""
+
+Nested = int | Sequence["Nested"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,21 +46,28 @@ class DistributedTensor:
         return f"{spec.dtype}{list(spec.shape)} {', '.join(map(str, self.sbp))} on {self.placement}"
 
 
-def placement(devices: Sequence[int] | Sequence[Sequence[int]], space: Space | str = Space.DEVICE) -> Placement:
-    """Ranks in a row, or in rows of equal length as a mesh of two axes; in the memory of their devices or `"host"`.
+def placement(devices: Nested, space: Space | str = Space.DEVICE) -> Placement:
+    """Ranks as a mesh: one, some in a row, rows of equal length as a mesh of two axes, and so on.
+
+    They are meant with the memory of their devices, or `"host"`.
 
     Raises:
-        InputError: rows differ in length, a rank is negative or stands there twice, there is no such memory.
+        InputError: there are none, rows differ in length, a rank is negative or stands there twice, or there is no such
+            memory.
     """
     if space not in list(Space):
         raise InputError("no such memory", where="placement", got=space, expected=" or ".join(Space))
-    rows = [row if isinstance(row, Sequence) else (row,) for row in devices]
-    if len({len(row) for row in rows}) != 1:
-        raise InputError("rows of a placement differ in length", got=rows, expected="as many ranks in each")
-    ranks = tuple(rank for row in rows for rank in row)
-    if isinstance(devices[0], Sequence):
-        return Placement(ranks, (len(rows), len(rows[0])), ("0", "1"), Space(space))
-    return Placement(ranks, (len(ranks),), ("0",), Space(space))
+    try:
+        array = np.array([devices] if isinstance(devices, int) else devices)
+    except ValueError:
+        expected = "as many ranks in each"
+        raise InputError("rows of a placement differ in length", got=devices, expected=expected) from None
+    if not array.size:
+        raise InputError("a placement without ranks", got=devices, expected="one at least", hint="such as [0, 1]")
+    if not np.issubdtype(array.dtype, np.integer):
+        expected = "numbers of ranks, such as 0, [0, 1] or [[0, 1], [2, 3]]"
+        raise InputError("no ranks", where="placement", got=devices, expected=expected)
+    return Placement(tuple(array.ravel().tolist()), array.shape, tuple(map(str, range(array.ndim))), Space(space))
 
 
 def empty_piece(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int) -> Any:
@@ -68,8 +77,20 @@ def empty_piece(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int
 
 
 def full_layout(sbp: Layouts, mesh: Shape) -> NdSbp:
-    """One SBP per axis, along which one alone is repeated."""
-    return (sbp,) * len(mesh) if isinstance(sbp, Sbp) else tuple(sbp)
+    """One SBP per axis, along which one alone is repeated.
+
+    Raises:
+        SbpError: a text is no SBP.
+    """
+    given = (sbp,) * len(mesh) if isinstance(sbp, Sbp | str) else tuple(sbp)
+    return tuple(one if isinstance(one, Sbp) else parse_sbp(one) for one in given)
+
+
+def whole_alone(layout: NdSbp, mesh: Shape) -> NdSbp:
+    """A layout in which a tensor is whole along axes of one rank, where there is nothing to lay out."""
+    if len(layout) != len(mesh):
+        return layout
+    return tuple(B if parts == 1 else one for one, parts in zip(layout, mesh, strict=True))
 
 
 def legal_layout(spec: TensorSpec, placement: Placement, sbp: Layouts | None) -> NdSbp:
@@ -82,6 +103,7 @@ def legal_layout(spec: TensorSpec, placement: Placement, sbp: Layouts | None) ->
         raise InputError("a new placement needs a layout", where="to_global", expected="sbp=")
     given = full_layout(sbp, placement.mesh)
     check_layout(spec.shape, given, placement.mesh, where=f"sbp of {spec.dtype}{list(spec.shape)}")
-    if has_partial(given) and not spec.dtype.is_float:
-        raise SbpError("terms of integers", where="sbp", got=format_nd(given), expected=f"B or S of {spec.dtype}")
-    return tuple(B if parts == 1 else one for one, parts in zip(given, placement.mesh, strict=True))
+    if not all(may_be_partial(spec, reduce) for reduce in reductions(given)):
+        expected = f"B, S, P(max) or P(min) of {spec.dtype}"
+        raise SbpError("terms of integers", where="sbp", got=format_nd(given), expected=expected)
+    return whole_alone(given, placement.mesh)

@@ -13,6 +13,7 @@ import numpy as np
 
 from executor.frontend.global_tensor.boxing import L, converted
 from executor.frontend.global_tensor.distributed_tensor import DistributedTensor, empty_piece
+from executor.frontend.world import Noted
 from strategy.base.errors import GraphError
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Attrs, Graph, Op, Role, Value
@@ -25,27 +26,50 @@ from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import Rate
 from strategy.space.deduce import Deduction, SignatureFit, pick
 
-_LABELS = tuple(str(number) for number in range(1, 9))
+LABELS = tuple(str(number) for number in range(1, 9))
+"""Of the outputs of an op that nobody names."""
 
 
-def run_op(kind: str, inputs: Sequence[L], attrs: Attrs) -> tuple[L, ...]:
-    """All outputs of an op, laid out as its operands suggest.
+def run_op(kind: str, inputs: Sequence[L], attrs: Attrs, *, number: int | None = None) -> tuple[L, ...]:
+    """All outputs of an op, laid out as its operands suggest; `number` tells random masks apart, else the op's own.
 
     Raises:
         GraphError: the operands do not compose, or lie on several placements.
         RunError: the ranks do not run the same op on the same tensors.
     """
-    inputs[0].world.agree(f"{kind}({', '.join(map(str, inputs))}) {dict(attrs) or ''}".strip())
-    graph = _graph_of(kind, inputs, attrs)
+    world = inputs[0].world
+    outputs = _act(kind, inputs, (), attrs, number)
+    world.note(Noted(kind, tuple(inputs), outputs, attrs, world.acts if number is None else number))
+    return outputs
+
+
+def run_update(kind: str, inputs: Sequence[L], updates: Sequence[L], attrs: Attrs) -> None:
+    """Rewrite state in place by an op; it keeps its layout.
+
+    Raises:
+        GraphError: the operands do not compose, or lie on several placements.
+        RunError: the ranks do not run the same op on the same tensors.
+    """
+    _act(kind, inputs, updates, attrs, None)
+
+
+def _act(kind: str, inputs: Sequence[L], updates: Sequence[L], attrs: Attrs, number: int | None) -> tuple[L, ...]:
+    operands = (*inputs, *updates)
+    world = operands[0].world
+    world.agree(f"{kind}({', '.join(map(str, operands))}) {dict(attrs) or ''}".strip())
+    graph = _graph_of(kind, inputs, updates, attrs)
     (op,) = graph.ops
-    for operand in inputs:
+    for operand in operands:
         operand.settle()
-    signature = _deduced(graph, op, inputs)
-    operands = [converted(t, t.placement, nd) for t, nd in zip(inputs, signature.inputs, strict=True)]
-    return _run(graph, op, signature, operands)
+    signature = _deduced(graph, op, inputs, updates)
+    boxed = [converted(t, t.placement, nd) for t, nd in zip(inputs, signature.inputs, strict=True)]
+    world.acts += number is None
+    return _run(graph, op, signature, boxed, updates, world.acts if number is None else number)
 
 
-def _graph_of(kind: str, inputs: Sequence[DistributedTensor], attrs: Attrs) -> Graph:
+def _graph_of(
+    kind: str, inputs: Sequence[DistributedTensor], updates: Sequence[DistributedTensor], attrs: Attrs
+) -> Graph:
     """A graph of one op on values called by their position; every problem with its operands at once."""
     builder = GraphBuilder()
     names = [
@@ -54,13 +78,17 @@ def _graph_of(kind: str, inputs: Sequence[DistributedTensor], attrs: Attrs) -> G
         )
         for position, tensor in enumerate(inputs, start=1)
     ]
+    rewritten = [
+        builder.declare(Value(f"state {position}", t.spec, Rate.STEP, Role.VARIABLE, space=t.placement.space))
+        for position, t in enumerate(updates, start=1)
+    ]
     problems: list[str] = []
-    places = list(dict.fromkeys(tensor.placement for tensor in inputs))
+    places = list(dict.fromkeys(tensor.placement for tensor in (*inputs, *updates)))
     if len(places) > 1:
         ranks = " and ".join(map(str, places))
         problems.append(f"op {kind} ({', '.join(names)}): operands on several placements (got {ranks}); use to_global")
     try:
-        builder.add(kind, kind, names, labels=_LABELS, attrs=attrs)
+        builder.add(kind, kind, names, labels=LABELS, updates=rewritten, attrs=attrs)
     except GraphError as error:
         problems += error.problems
     if problems:
@@ -68,10 +96,16 @@ def _graph_of(kind: str, inputs: Sequence[DistributedTensor], attrs: Attrs) -> G
     return Graph(dict(builder.values), tuple(builder.ops))
 
 
-def _deduced(graph: Graph, op: Op, inputs: Sequence[DistributedTensor]) -> Signature:
+def _deduced(
+    graph: Graph, op: Op, inputs: Sequence[DistributedTensor], updates: Sequence[DistributedTensor]
+) -> Signature:
     placement, world = inputs[0].placement, inputs[0].world
     converter = world.converter(placement)
-    options = op_signatures(graph, op, placement.mesh)
+    kept = tuple(tensor.sbp for tensor in updates)
+    options = [option for option in op_signatures(graph, op, placement.mesh) if option.updates == kept]
+    if not options:
+        told = ", ".join(map(str, updates))
+        raise GraphError([f"op {op.kind}: no legal signature rewrites {told}; to_global lays state out otherwise"])
     fits = []
     for option in options:
         pairs = list(zip(inputs, option.inputs, strict=True))
@@ -80,7 +114,9 @@ def _deduced(graph: Graph, op: Op, inputs: Sequence[DistributedTensor]) -> Signa
     return options[pick(fits, Deduction.MATCH_ALL)]
 
 
-def _run(graph: Graph, op: Op, signature: Signature, operands: Sequence[L]) -> tuple[L, ...]:
+def _run(
+    graph: Graph, op: Op, signature: Signature, operands: Sequence[L], updates: Sequence[L], number: int
+) -> tuple[L, ...]:
     placement, world = operands[0].placement, operands[0].world
     specs = graph.specs(op.outputs)
     pieces: list[np.ndarray | None] = [None] * len(specs)
@@ -92,14 +128,14 @@ def _run(graph: Graph, op: Op, signature: Signature, operands: Sequence[L]) -> t
             attrs=op.attrs,
             inputs=tuple(t.piece for t in operands),
             outputs=tuple(written),
-            updates=(),
+            updates=tuple(t.piece for t in updates),
             input_boxes=tuple(local_box(t.spec.shape, t.sbp, placement.mesh, coords) for t in operands),
             output_boxes=tuple(
                 local_box(spec.shape, nd, placement.mesh, coords)
                 for spec, nd in zip(specs, signature.outputs, strict=True)
             ),
             workspace=Workspace(np),
-            number=world.operations,
+            number=number,
         )
         run_act(op_definition(op.kind), call)
         pieces = list(written)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from numpy.typing import NDArray
 
 from executor.frontend.global_tensor.boxing import converted
 from executor.frontend.global_tensor.distributed_tensor import DistributedTensor, Layouts, legal_layout, placement
-from executor.frontend.global_tensor.running import run_op
-from executor.frontend.world import World
-from strategy.base.errors import GraphError, present
+from executor.frontend.global_tensor.running import run_op, run_update
+from executor.frontend.world import Noted, World
+from strategy.base.errors import GraphError, InputError, did_you_mean, present
 from strategy.graph.graph import Attrs
-from strategy.nn.module import Module
+from strategy.nn.module import Module, Parameter
 from strategy.nn.operators import Operators
 from strategy.sbp.placement import Placement
 from strategy.sbp.ragged import Rows
@@ -46,13 +47,36 @@ class GlobalTensor(DistributedTensor, Operators):
     def __repr__(self) -> str:
         return f"GlobalTensor({self})"
 
-    def operate(self, kind: str, *others: GlobalTensor, attrs: Attrs | None = None) -> GlobalTensor:
-        """The first output of an op on this tensor and `others`."""
+    def apply(self, label: str, kind: str, *others: GlobalTensor, attrs: Attrs | None = None) -> GlobalTensor:
+        """The first output of an op on this tensor and `others`; labels matter to graphs alone."""
         return run_op(kind, (self, *others), attrs or {})[0]
 
-    def apply(self, label: str, kind: str, *others: GlobalTensor, attrs: Attrs | None = None) -> GlobalTensor:
-        """The same for code that labels its ops."""
-        return self.operate(kind, *others, attrs=attrs)
+    def lifted(self, other: object) -> GlobalTensor | None:
+        """A global tensor, or the value of a parameter in this world."""
+        if isinstance(other, Parameter):
+            return self.tracer.own(other)
+        return other if isinstance(other, GlobalTensor) else None
+
+    def item(self) -> float | int:
+        """The number that is its only element, on every rank.
+
+        Raises:
+            InputError: it has several, or none.
+        """
+        if math.prod(self.shape) != 1:
+            got, hint = list(self.shape), "reduce it first (sum, mean, max), or read numpy()"
+            raise InputError("a tensor of several elements is no number", got=got, expected="one element", hint=hint)
+        number: float | int = self.numpy().item()
+        return number
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
 
     def to_global(self, placement: Placement | None = None, sbp: Layouts | None = None) -> GlobalTensor:
         """The same tensor elsewhere, or laid out otherwise.
@@ -68,11 +92,17 @@ class GlobalTensor(DistributedTensor, Operators):
         layout = legal_layout(self.spec, there, wanted)
         self.world.agree(f"to_global({self} to {', '.join(map(str, layout))} on {there})")
         self.settle()
-        return converted(self, there, layout)
+        found = converted(self, there, layout)
+        self.world.note(Noted("copy", (self,), (found,), {}, 0))
+        return found
 
     def pin(self, sbp: Layouts) -> GlobalTensor:
         """The same tensor in this layout: what traced code asks for, done at once."""
         return self.to_global(sbp=sbp)
+
+    def detach(self) -> GlobalTensor:
+        """The same tensor as a constant: no gradient passes through it."""
+        return replace(self)
 
     def to_local(self) -> Any:
         """This rank's piece, which it shares; None on ranks that hold none."""
@@ -113,11 +143,37 @@ class Eager:
             GraphError: there is none, or it has no value yet.
         """
         held = dict(module.own_parameters())
-        if name not in held or held[name] not in self.world.state:
-            what = "has no parameter" if name not in held else "has no value yet for"
-            raise GraphError([f"{type(module).__name__} {what} {name}; materialize(module, ...) gives all values"])
-        found: GlobalTensor = self.world.state[held[name]]
+        if name not in held:
+            raise GraphError([f"{type(module).__name__} has no parameter {name}; {did_you_mean(name, held)}"])
+        return self.own(held[name], f"{type(module).__name__}.{name}")
+
+    def own(self, parameter: Parameter, name: str = "") -> GlobalTensor:
+        """The value of a parameter.
+
+        Raises:
+            GraphError: it has none yet.
+        """
+        if parameter not in self.world.state:
+            told = name or f"a parameter of {list(parameter.shape)}"
+            raise GraphError([f"{told} has no value yet; materialize(module, ...) gives all values"])
+        found: GlobalTensor = self.world.state[parameter]
         return found
+
+    def stream(self, like: GlobalTensor) -> int:
+        """What tells random masks apart: uses do by their number."""
+        return self.world.seed
+
+    def follow(
+        self,
+        like: GlobalTensor,
+        label: str,
+        kind: str,
+        terms: Mapping[str, GlobalTensor],
+        updates: Sequence[GlobalTensor],
+        attrs: Attrs,
+    ) -> None:
+        """Update state by an op on terms of this step, at once."""
+        run_update(kind, tuple(terms.values()), updates, attrs)
 
     def apply(
         self,

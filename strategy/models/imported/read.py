@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strategy.base.errors import GraphError, InputError
-from strategy.models.base import Preset
+from strategy.models.base import Model, Preset
 from strategy.models.huggingface.config import BATCH_TOKENS, MOST_SAMPLES
 from strategy.models.imported.exported import read_exported
 from strategy.models.imported.foreign import Array, ForeignGraph, ForeignTensor
 from strategy.models.imported.foreign_module import ForeignModule
 from strategy.models.imported.onnx_file import read_onnx
-from strategy.models.recorded import RecordedModel, recording_of
-from strategy.models.recording import record
+from strategy.models.module_recording import record_module
+from strategy.models.recorded import Recorded
 
 READERS = {".pt2": read_exported, ".onnx": read_onnx}
 """Suffix -> what reads such files."""
@@ -56,15 +56,15 @@ def read_program(text: str, *, sequence: int | None = None) -> Preset:
     """The model that the program of a file is, with samples per step as for Hugging Face's configs.
 
     Raises:
-        InputError: see `foreign_module` and `record`.
+        InputError: see `foreign_module` and `record_module`.
     """
     module = foreign_module(Path(text), sequence=sequence)
-    labels = {one.name: one.label for one in module.graph.tensors}
-    origins = {place.name: labels[name] for name, place in module.places.items()}
-    return preset_of(record(module, where=text, origins=origins))
+    known = {one.name: one.label for one in module.graph.tensors}
+    labels = {place.name: known[name] for name, place in module.places.items()}
+    return preset_of(record_module(module, where=text, labels=labels))
 
 
-def preset_of(model: RecordedModel) -> Preset:
+def preset_of(model: Model) -> Preset:
     """A model with samples per step: a power of two that makes a few million tokens at most."""
     samples = min(MOST_SAMPLES, max(1, BATCH_TOKENS // model.tokens_per_sample))
     return Preset(model, 1 << samples.bit_length() - 1)
@@ -90,7 +90,7 @@ class ProgramWeights(Mapping[str, Array]):
         return len(self.tensors)
 
 
-def open_weights(path: Path, model: RecordedModel) -> ProgramWeights:
+def open_weights(path: Path, model: Recorded) -> ProgramWeights:
     """The weights of the file that a model was recorded from, or of one with the same parameters.
 
     Raises:
@@ -99,11 +99,11 @@ def open_weights(path: Path, model: RecordedModel) -> ProgramWeights:
     held = {one.label: one for one in read_foreign(path).tensors}
     found = {}
     problems = []
-    for one in recording_of(model.text).variables:
-        tensor = held.get(one.origin)
+    for one in model.kept.parameters:
+        tensor = held.get(one.label)
         if tensor is None or tensor.shape != one.shape:
             got = "nothing" if tensor is None else tensor.shape
-            problems.append(f"{one.name}: got {got} for {one.origin!r}, expected {one.shape}")
+            problems.append(f"{one.name}: got {got} for {one.label!r}, expected {one.shape}")
         else:
             found[one.name] = tensor
     if problems:

@@ -255,7 +255,7 @@ class Backwards(Graph):
 
 def test_back_to_an_earlier_stage_is_refused() -> None:
     def code(world: World) -> None:
-        with pytest.raises(InputError, match=r"against the pipeline.*copy_2|copy_2.*against the pipeline"):
+        with pytest.raises(InputError, match="value copy_2: a stage is visited again"):
             Backwards(placement=[P0, P1])(np.ones((4, 6), np.float32))
 
     on_ranks(4, code)

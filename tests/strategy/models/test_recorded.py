@@ -1,139 +1,178 @@
-"""Recorded models: the graph that was traced, in a plan that holds all of it, trained on ranks as on one device."""
+"""Recorded models: the same graph as the code's, for any number of samples and, where layers are alike, of layers."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from strategy.base.errors import InputError
-from strategy.models import Model, find_model
-from strategy.models.recorded import RecordedModel
-from strategy.models.recording import record
-from strategy.models.vit import VitConfig
-from strategy.nn.layers import Linear
-from strategy.nn.module import Layers, Module
-from strategy.nn.tracer import Tensor
+from strategy.base.errors import InputError, SbplanError
+from strategy.graph.graph import Graph
+from strategy.models import PRESETS, Model, Tokens, find_model
+from strategy.models.recorded import MOST_TEXT, PER_SAMPLE, Feed, Recorded, RecordedModel, Source, read_recording
+from strategy.models.recorded_layers import RecordedLayers
+from strategy.models.recording import TracedLoss, record
+from strategy.nn.layers import set_training
+from strategy.nn.tracer import Tracer
 from strategy.passes.training import Training, training_graph
-from strategy.plan.plan import read_plan, write_plan
-from strategy.sbp.tensor import DType, TensorSpec
-from tests.campaigns.transparency import check, check_under_mpi
-from tests.pytorch.programs import FOLDER
-from tests.support.small_plans import config_of, deduced_plan, random_plan, request
+from strategy.sbp.tensor import DType
 
-TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)
-PROGRAMS = ("qwen.pt2", "qwen.onnx", "bert.pt2", "vit.pt2", "resnet.pt2")
-STEPS = 5
+TINY = sorted(name for name in PRESETS if name.endswith("-tiny"))
+FEW_MICRO_BATCHES = Training(12, num_micro_batches=4), Training(8), Training(7)
 
 
-class Declared(Module):
-    """A preset that says what it reads, as a user's module does."""
+def recorded(model: Model) -> Recorded:
+    """A preset, recorded as one's own code is."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.inner = model.module()
+    def traced(samples: int) -> TracedLoss:
+        tracer, module = Tracer(), model.module()
+        set_training(module, True)
+        tracer.adopt(module, DType.FLOAT32)
+        loss, count = module(*(tracer.input(name, spec) for name, spec in model.inputs(samples).items()))
+        return TracedLoss(tracer.graph, loss.name, count.name)
 
-    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        return self.model.inputs(micro_batch)
-
-    def walk(self, path: tuple[str | int, ...] = ()) -> Any:
-        yield self, path
-        yield from self.inner.walk(path)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.inner.forward(*inputs)
-
-
-def program(name: str) -> Model:
-    return find_model(str(FOLDER / name))
+    batch: Mapping[str, Source] = model.batch
+    feeds = {name: Feed(batch[name], spec.shape[1:]) for name, spec in model.inputs(2).items()}
+    found = record(traced, feeds)
+    assert isinstance(found, Recorded)
+    return found
 
 
-@pytest.mark.parametrize("name", ["gpt-tiny", "vit-tiny", "resnet-tiny", "llama-tiny"])
-@pytest.mark.parametrize("micro_batch", [1, 5])
-def test_a_recording_is_what_was_traced(name: str, micro_batch: int) -> None:
-    """Also of micro-batches for which nothing was traced."""
+def same(one: Graph, other: Graph) -> bool:
+    """Ops, values and loss."""
+    return one.ops == other.ops and dict(one.values) == dict(other.values) and one.loss == other.loss
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_preset_that_is_recorded_is_the_same_graph(name: str) -> None:
     model = find_model(name)
-    recorded = record(Declared(model), where=name)
-    training = Training(micro_batch)
-    ours, theirs = training_graph(recorded, training), training_graph(model, training)
-    assert ours.ops == theirs.ops
-    assert list(ours.values.items()) == list(theirs.values.items())
-    assert recorded.layers == model.layers
-    assert recorded.parameters == model.parameters
+    found = recorded(model)
+    assert found.parameters == model.parameters
+    assert found.heads == getattr(model, "heads", 0)
+    if any(isinstance(source, Tokens) for source in model.batch.values()):
+        assert found.tokens_per_sample == model.tokens_per_sample
+    assert found.batch == model.batch
+    assert found.inputs(5) == model.inputs(5)
+    for training in FEW_MICRO_BATCHES:
+        assert same(training_graph(found, training), training_graph(model, training))
 
 
-def test_the_same_module_gives_the_same_text() -> None:
-    one, other = (record(Declared(find_model("gpt-tiny")), where="gpt").text for _ in range(2))
-    assert one == other
+@pytest.mark.parametrize("name", ["gpt-tiny", "llama3-8b", "bert-large", "gpt2-small"])
+def test_alike_layers_may_be_fewer(name: str) -> None:
+    model = find_model(name)
+    found = recorded(model)
+    assert isinstance(found, RecordedLayers)
+    assert found.layers == model.layers
+    for layers in sorted({3, model.layers - 1, model.layers}):
+        fewer, wanted = dataclasses.replace(found, layers=layers), dataclasses.replace(model, layers=layers)
+        graph, expected = (training_graph(one, Training(6, num_micro_batches=3)) for one in (fewer, wanted))
+        assert graph.ops == expected.ops
+        started = {name: dataclasses.replace(value, init="") for name, value in graph.values.items()}
+        assert started == {name: dataclasses.replace(value, init="") for name, value in expected.values.items()}
+        assert fewer.parameters == wanted.parameters
+    for layers in (2, model.layers + 1, -1):
+        with pytest.raises(InputError, match="not that many layers were recorded"):
+            dataclasses.replace(found, layers=layers)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> None:
-    plan = deduced_plan(request(2, TRAINING, model=program(name)), config_of(TRAINING, dp=2), ("data", "tensor"))
-    assert list(check(plan, steps=STEPS)) == []
-    write_plan(plan, tmp_path / "plan.json")
-    assert read_plan(tmp_path / "plan.json") == plan
+@pytest.mark.parametrize("name", ["resnet-tiny", "mlp-tiny"])
+def test_layers_that_are_unlike_or_few_are_all_kept(name: str) -> None:
+    found = recorded(find_model(name))
+    assert isinstance(found, RecordedModel)
+    assert found.layers == find_model(name).layers
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("degrees", [{"tp": 2}, {"pp": 2}], ids=["tensors", "stages"])
-def test_a_program_trains_under_a_random_layout_as_on_one_device(name: str, degrees: dict[str, int]) -> None:
-    plan = random_plan(request(2, TRAINING, model=program(name)), config_of(TRAINING, **degrees), random.Random(name))
-    assert list(check(plan, steps=STEPS)) == []
+def test_a_document_is_read_as_it_was_written() -> None:
+    for name in TINY:
+        found = recorded(find_model(name))
+        assert read_recording(found.recording.text()) == found.recording
+        assert str(found) == str(type(found)(**dataclasses.asdict(found)))  # type: ignore[call-overload]
+        assert len(str(found)) < 40
 
 
-@pytest.mark.mpi
-@pytest.mark.slow
-def test_programs_train_under_mpiexec_as_on_one_device() -> None:
-    plans = {
-        number: random_plan(request(2, TRAINING, model=program(name)), config_of(TRAINING, tp=2), random.Random(name))
-        for number, name in enumerate(PROGRAMS)
-    }
-    assert check_under_mpi(2, plans, steps=STEPS) == {number: [] for number in plans}
-
-
-class Branching(Module):
-    """Another graph for another number of samples."""
-
-    def __init__(self) -> None:
-        self.layers = Layers([Linear(4, 4), Linear(4, 4)])
-
-    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        return {"x": TensorSpec((micro_batch, 4))}
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        x = self.layers(inputs[0])
-        return x.relu() if x.shape[0] == 2 else x
-
-
-def test_a_module_that_branches_on_the_samples_is_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"mine: another graph for another micro-batch.*branch on the number of samples"
-    ):
-        record(Branching(), where="mine")
+def test_what_is_no_recording_is_told() -> None:
+    for text in ("{}", "[]", "null", '{"inputs": 3}'):
+        with pytest.raises(InputError, match=r"model.text: not a recorded graph .*record it anew"):
+            RecordedModel(text)
+    for text, message in (("", "the file is empty"), ("{" * 10**5, "not JSON"), ("[" * 10**5, "nested too deeply")):
+        with pytest.raises(InputError, match=f"model.text.*: {message}"):
+            RecordedModel(text)
 
 
 def changed(**parts: Any) -> str:
-    content = json.loads(record(Declared(VitConfig(2, 16, 2, 32, 8, 4, 5)), where="vit").text)
-    return json.dumps({**content, **parts})
+    return json.dumps({**json.loads(recorded(find_model("vit-tiny")).text), **parts})
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("parts", "message"),
     [
-        ("", "the file is empty"),
-        ("[]", "not a recording"),
-        ("{}", "not a recording: 'inputs'"),
-        (changed(tokens=-1), "not a whole number"),
-        (changed(loss=7), "not a text"),
-        (changed(inputs=[["x", [3, 4], "float32", ["features", ""]]]), "first dim is not the samples"),
-        (changed(variables=[[[], [1], "zeros", ""]]), "not a path"),
-        (changed(ops=[["x", "", "", "relu", ["a"], [], [], {}, "forward", 3]]), "not numbered one by one"),
+        ({"heads": -1}, "not a whole number .got -1"),
+        ({"loss": 7}, "not a text .got 7"),
+        ({"loss": "x"}, "nothing computes loss or count"),
+        ({"inputs": {}}, "without inputs or ops"),
+        ({"inputs": {"images": [[3, 4], "features", ""]}}, "not an input of a recorded graph"),
+        ({"inputs": {"images": [[PER_SAMPLE, 2**40], "features", ""]}}, "not a whole number"),
+        ({"inputs": {"images": [[PER_SAMPLE], "integers", 2**70]}}, "not a whole number"),
+        ({"parameters": [[[], [1], "zeros", ""]]}, "no path of a parameter"),
+        ({"parameters": [[["a"], [1], "zeros", ""]] * 2}, "a parameter or an input is there twice"),
+        ({"parameters": [[["a"], [1], "zeros", 5]]}, "not a text"),
+        ({"ops": [{"name": "loss", "kind": "relu", "inputs": ["a"]}]}, "an op reads what is not there"),
+        (
+            {
+                "ops": [{"name": "loss", "kind": "relu", "inputs": ["images"], "labels": ["count"], "layer": 3}],
+                "parameters": [],
+            },
+            "not numbered one by one",
+        ),
+        (
+            {
+                "ops": [{"name": "loss", "kind": "relu", "inputs": ["images"], "labels": ["count"]}],
+                "parameters": [[["layers", 4, "a"], [1], "zeros", ""]],
+            },
+            "a parameter of a layer without ops",
+        ),
     ],
 )
-def test_wrong_recordings_are_refused(text: str, message: str) -> None:
+def test_wrong_documents_are_refused(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        RecordedModel(text)
+        RecordedModel(changed(**parts))
+
+
+def test_a_document_has_bounds() -> None:
+    with pytest.raises(InputError, match="too long"):
+        RecordedModel(" " * (MOST_TEXT + 1))
+
+
+def test_changed_documents_are_refused_or_mean_something() -> None:
+    """Whatever stands in a document, what comes of it is a graph or one of our errors."""
+    document = json.loads(recorded(find_model("mlp-tiny")).text)
+    rng, refused = random.Random(0), 0
+    for _ in range(400):
+        changed = json.loads(json.dumps(document))
+        _change(changed, rng)
+        try:
+            training_graph(RecordedModel(json.dumps(changed)), Training(4, num_micro_batches=2))
+        except SbplanError:
+            refused += 1
+    assert 200 < refused < 400
+
+
+def _change(found: Any, rng: random.Random) -> None:
+    """Change one place deep inside."""
+    while True:
+        places = list(found) if isinstance(found, dict) else range(len(found))
+        place = rng.choice(list(places))
+        inner = found[place]
+        if isinstance(inner, dict | list) and inner and rng.random() < 0.85:
+            found = inner
+            continue
+        wrong = rng.choice([None, -1, 2**70, "x", 0.5, [], {}, True, "add", float(2**60)])
+        if rng.random() < 0.3 and isinstance(found, dict):
+            del found[place]
+        else:
+            found[place] = wrong
+        return

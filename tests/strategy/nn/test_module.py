@@ -10,7 +10,7 @@ import pytest
 from strategy.base.errors import GraphError, InputError
 from strategy.graph.graph import Role, Value
 from strategy.nn.layers import LayerNorm, Linear
-from strategy.nn.module import Layers, Module, Parameter
+from strategy.nn.module import Layers, Module, Parameter, paths
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.sbp.tensor import DType, Rate, TensorSpec
 
@@ -82,25 +82,17 @@ def test_parameters_that_are_alike_are_not_shared() -> None:
     assert len(tracer.graph.variables()) == 4
 
 
-class InAList(Module):
+class InASet(Module):
     def __init__(self) -> None:
-        self.blocks = [Block(4)]
+        self.blocks = {Block(4)}
 
     def forward(self, *inputs: Tensor) -> Any:
-        return self.blocks[0](inputs[0])
+        return next(iter(self.blocks))(inputs[0])
 
 
 class MadeInForward(Module):
     def forward(self, *inputs: Tensor) -> Any:
         return Block(4)(inputs[0])
-
-
-class CalledTwice(Module):
-    def __init__(self) -> None:
-        self.fc = Linear(4, 4)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.fc(self.fc(inputs[0]))
 
 
 class Misspelt(Module):
@@ -136,9 +128,8 @@ class WrongWidth(Module):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (InAList, "a Block is called that is no attribute of the traced module"),
+        (InASet, "a Block is called that is no attribute of the traced module"),
         (MadeInForward, "a Block is called that is no attribute of the traced module"),
-        (CalledTwice, "fc.matmul: the name is used twice"),
         (Misspelt, "Misspelt has no parameter weighty; did you mean 'weight'"),
         (MadeLate, "MadeLate.weight does not belong to the module that is traced"),
         (NoParameter, "NoParameter has no parameter width"),
@@ -181,3 +172,39 @@ def test_an_unknown_start_is_refused(init: str) -> None:
 
 def test_known_starts() -> None:
     assert [Parameter((4,), init).init for init in ("zeros", "ones", "normal(0.02)", "normal(1e-3)", "normal(0)")]
+
+
+class Lists(Module):
+    """Several lists, of which one holds the layers."""
+
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+
+def test_the_list_with_most_parameters_holds_the_layers() -> None:
+    blocks = [Block(8) for _ in range(2)]
+    many = Lists(heads=[Linear(2, 2) for _ in range(4)], blocks=blocks, both=[Linear(2, 2), Block(2)])
+    layers = {path for _, path in paths(many) if any(isinstance(part, int) for part in path)}
+    assert layers == {("blocks", n, *rest) for n in (0, 1) for rest in ((), ("norm",), ("fc",))}
+    assert {path[:2] for _, path in paths(many) if path[:1] == ("heads",)} == {
+        ("heads",),
+        *(("heads", c) for c in "0123"),
+    }
+    names = [name for name, _ in many.parameters()]
+    assert len(set(names)) == len(names)
+
+
+def test_layers_that_are_said_are_those() -> None:
+    said = Lists(blocks=[Block(8), Block(8)], layers=Layers([Block(2), Block(2)]))
+    assert {path[0] for _, path in paths(said) if len(path) > 1 and isinstance(path[1], int)} == {"layers"}
+
+
+def test_lists_in_layers_are_names() -> None:
+    nested = Lists(blocks=[Lists(experts=[Linear(2, 2), Linear(2, 2)]) for _ in range(2)])
+    found = {path for _, path in paths(nested)}
+    assert ("blocks", 1, "experts", "0") in found
+
+
+def test_lists_of_lists_and_what_is_no_module_in_them() -> None:
+    mixed = Lists(grid=[[Linear(2, 2)], [Linear(2, 2)]], some=[None, Linear(2, 2), 3], plain=[1, 2], none=())
+    assert [name for name, _ in mixed.parameters()][::2] == ["grid.0.0.weight", "grid.1.0.weight", "some.1.weight"]

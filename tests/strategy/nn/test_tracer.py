@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from strategy.base.errors import GraphError
+from strategy.base.errors import GraphError, InputError
 from strategy.nn.layers import Linear
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor, Tracer
@@ -59,13 +60,12 @@ def test_names_of_layers_are_alike() -> None:
     assert [op.layer for op in tracer.graph.ops] == [0] * 4 + [1] * 4
 
 
-def test_what_is_no_tensor_is_pythons_own_error() -> None:
+def test_what_is_no_operand_is_told_with_what_would_be() -> None:
     (x,) = traced(x=(4,))
-    for wrong in (None, "x", [1.0]):
-        with pytest.raises(TypeError, match="unsupported operand"):
-            x + wrong
-        with pytest.raises(TypeError, match="unsupported operand"):
-            x @ wrong
+    for wrong in (None, "x", [1.0], np.ones(4)):
+        for code in (lambda a: x + a, lambda a: a + x, lambda a: x @ a, lambda a: x > a, lambda a: x.maximum(a)):
+            with pytest.raises(InputError, match=r"not an operand .*expected a tensor of the same kind, a Parameter"):
+                code(wrong)
 
 
 class Broken(Module):
@@ -99,7 +99,7 @@ def test_one_report_holds_every_mistake_with_op_tensors_found_and_expected() -> 
         ("op narrow.matmul (x, narrow.weight): matmul shapes do not compose", "((2, 4), (5, 4))", "x[..., k], w[k, n]"),
         ("op reshape (x): reshape changes the number of elements", "((2, 4), (2, 2, 3))", "equal products"),
         ("op add_2 (fine.bias_add, ids): add mixes dtypes", "float32", "one dtype"),
-        ("value fine.matmul: the name is used twice", "", ""),
+        ("op twist: unknown op kind", "twirl", "known: "),
         ("Broken has no parameter missing; known: shift", "", ""),
         ("a Linear is called that is no attribute of the traced module", "", ""),
         ("op transpose_2 (x): not a permutation of the dims", "(0, 0)", "an order of 2 dims"),

@@ -41,7 +41,7 @@ def test_one_report_holds_every_illegal_pin() -> None:
     wanted = (
         "[sbp] 'layers.0.mlp.fc9.weight': a pin matches no value; did you mean",
         "[sbp] 'layers.0.mlp.fc1.weight': value layers.0.mlp.fc1.weight: split beyond the dims (got 'S(2)', expected a",
-        "[sbp] 'ids': value ids: terms of integers (got 'P(sum)', expected B or S of int32)",
+        "[sbp] 'ids': value ids: terms of integers (got 'P(sum)', expected B, S, P(max) or P(min) of int32)",
         "[sbp] 'token': one SBP per mesh axis is needed (got ['B'], expected 2)",
         "[sbp] 'layers.1.mlp.fc?.bias': value layers.1.mlp.fc1.bias: split beyond the dims (got 'S(1)', expected a dim",
         "[sbp] 'layers.1.mlp.fc?.bias': value layers.1.mlp.fc2.bias: split beyond the dims (got 'S(1)', expected a dim",

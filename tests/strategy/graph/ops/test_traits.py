@@ -86,7 +86,7 @@ COSTS: Mapping[str, CostClass] = {
 PRECISIONS: Mapping[PrecisionClass, str] = {
     PrecisionClass.HALF: "matmul matmul_nt matmul_tn batch_matmul grouped_matmul conv2d attention",
     PrecisionClass.SINGLE: (
-        "exp log sqrt rsqrt square softmax log_softmax sum_exp cross_entropy arc_margin reduce_sum reduce_mean "
+        "exp log sqrt rsqrt square pow softmax log_softmax sum_exp cross_entropy arc_margin reduce_sum reduce_mean "
         "reduce_max reduce_min square_sum accumulate report batch_norm batch_norm_sums square_deviations "
         "running_average group_norm"
     ),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from strategy.models.imported.read import foreign_module, open_weights, read_program
-from strategy.models.recorded import RecordedModel, RecordedOp, recording_of
+from strategy.models.recorded import Recorded, RecordedOp
 from tests.support.foreign_programs import FILES, logits_of, reference
 
 WITHIN = 1e-5
@@ -50,9 +50,9 @@ def test_parameters_and_layers_are_those_of_the_model(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
 def test_every_weight_is_found_in_the_file_by_the_recording(path: Path) -> None:
     model = read_program(str(path)).model
-    assert isinstance(model, RecordedModel)
+    assert isinstance(model, Recorded)
     weights = open_weights(path, model)
-    shapes = {one.name: one.shape for one in recording_of(model.text).variables}
+    shapes = {one.name: one.shape for one in model.recording.parameters}
     assert {name: array.shape for name, array in weights.items()} == shapes
 
 
@@ -61,16 +61,16 @@ def test_what_was_written_out_is_found() -> None:
     for suffix in (".pt2", ".onnx"):
         kinds = [op.kind for op in _recorded(f"qwen{suffix}")]
         assert [kinds.count(kind) for kind in ("attention", "rotary", "rms_norm", "silu")] == [3, 6, 13, 3]
-        assert [op.figures["causal"] for op in _recorded(f"qwen{suffix}") if op.kind == "attention"] == [1, 1, 1]
-        assert [op.figures["group"] for op in _recorded(f"qwen{suffix}") if op.kind == "attention"] == [2, 2, 2]
-        assert [op.figures["causal"] for op in _recorded(f"bert{suffix}") if op.kind == "attention"] == [0, 0, 0]
+        assert [op.attrs["causal"] for op in _recorded(f"qwen{suffix}") if op.kind == "attention"] == [1, 1, 1]
+        assert [op.attrs["group"] for op in _recorded(f"qwen{suffix}") if op.kind == "attention"] == [2, 2, 2]
+        assert [op.attrs["causal"] for op in _recorded(f"bert{suffix}") if op.kind == "attention"] == [0, 0, 0]
 
 
 def _recorded(name: str) -> tuple[RecordedOp, ...]:
     path = next(path for path in FILES if path.name == name)
     model = read_program(str(path)).model
-    assert isinstance(model, RecordedModel)
-    return recording_of(model.text).ops
+    assert isinstance(model, Recorded)
+    return model.recording.ops
 
 
 def test_names_are_the_authors_and_layers_are_numbered() -> None:
