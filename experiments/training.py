@@ -6,10 +6,11 @@ import argparse
 import hashlib
 import math
 import signal
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executor.checkpoint import Checkpoint, latest
 from executor.checkpoint.manifest import MANIFEST
@@ -31,7 +32,7 @@ from strategy.base.errors import InputError, PlanError
 from strategy.base.interruption import Interruption, put_off
 from strategy.cost.calibrate import write_measurements
 from strategy.models.pretrained import open_pretrained
-from strategy.models.tensor_files import Pretrained, files_of
+from strategy.models.tensor_files import files_of
 from strategy.plan.observe import features_by_action, observe
 from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.plan.verify import Admitted, admitted
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mpi4py import MPI
+    from numpy.typing import NDArray
 
 RECORDED_STEPS = 30
 """Steps whose acts are recorded; a longer run would fill the memory with records."""
@@ -138,7 +140,7 @@ def _inputs(args: argparse.Namespace) -> dict[str, object]:
     return {key: str(value) if value is not None else None for key, value in sorted(vars(args).items())}
 
 
-def _find_weights(path: Path | None, plan: Plan, *, resume: bool) -> Pretrained | None:
+def _find_weights(path: Path | None, plan: Plan, *, resume: bool) -> Mapping[str, NDArray[Any]] | None:
     """What parameters start with, where that is given.
 
     Raises:

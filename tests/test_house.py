@@ -150,8 +150,9 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/passes/updates.py: 'sgd' 'adam' 'adamw' 'adagrad'": "optimisers, whose updates are emitted",
     "strategy/passes/training.py: 'report'": "the name of the op that is emitted as it",
     "strategy/nn/*.py: 'attention' 'silu' 'gelu' 'gelu_exact' 'relu'": "the names of what layers emit",
-    "strategy/models/*.py: 'silu' 'gelu' 'gelu_exact' 'relu' 'sigmoid' 'softmax' 'layer_norm' 'attention'": (
-        "what a description says that a model emits, and words of published configs and files of weights"
+    "strategy/models/*.py: 'silu' 'gelu' 'gelu_exact' 'relu' 'sigmoid' 'softmax' 'layer_norm' 'attention' 'gather' "
+    "'cross_entropy'": (
+        "what a description or recording says that a model emits, and words of published configs and weights"
     ),
     "strategy/closed_form/price.py: 'gather'": "a figure of a framework's profile",
     "experiments/figures/*.py: 'log'": "what matplotlib calls a logarithmic axis",
@@ -160,6 +161,8 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/graph/builder.py: 'report' 'learning_rate' 'square'": "names of ops that nothing of a model is called by",
 }
 """File, and what stands there of the kinds of ops -> why it may."""
+TRANSLATORS = "strategy/models/imported/"
+"""Says which kinds the operators of other frameworks are: it names kinds as ops themselves do."""
 
 
 def callee(call: ast.Call) -> str:
@@ -281,7 +284,7 @@ def test_what_an_op_is_is_known_by_its_definition_alone() -> None:
     found: dict[str, set[str]] = {}
     for path in SOURCES:
         name = path.relative_to(ROOT).as_posix()
-        if not name.startswith("strategy/graph/ops/"):
+        if not name.startswith(("strategy/graph/ops/", TRANSLATORS)):
             found[name] = known_kinds(path.read_text())
     unused = {(exception, word) for exception in KINDS_KNOWN for word in words_of(exception)}
     wrong = []
@@ -309,6 +312,7 @@ NAME_PARSERS = frozenset(
 PARSED_NAMES = {
     "strategy/models/pretrained.py": "names in weight files, as their publishers chose them",
     "strategy/models/huggingface/weights.py": "likewise",
+    "strategy/models/imported": "names in files of other frameworks, as their exporters chose them",
     "strategy/plan/plan.py": "units at the end of the names of fields",
     "simulator/machine.py": "units at the end of the names of columns",
     "executor/checkpoint": "names of folders and files",
@@ -387,7 +391,7 @@ def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
 
 IMPORTED_AS = {"cupy-cuda13x": "cupy"}
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
-PLUGINS = {"pytest-timeout", "pytest-xdist"}
+PLUGINS = {"pytest-timeout", "pytest-xdist", "onnxscript"}
 """Programs, the kernel of a notebook, and plug-ins: used without being imported."""
 
 

@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a preset, such as gpt2-small, llama3-8b or resnet50; or a Hugging Face folder, or its config.json",
+        help="a preset, such as gpt2-small, llama3-8b or resnet50; a Hugging Face folder, or its config.json; "
+        "a .pt2 or .onnx file; or package.module:function of your own",
     )
     parser.add_argument(
         "--cluster",

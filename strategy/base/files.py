@@ -46,22 +46,31 @@ def read_json(path: Path) -> object:
         raise InputError(f"cannot be unpacked: {error}", where=str(path), hint="is the file complete?") from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    return parse_json(text, str(path))
+
+
+def parse_json(text: str, where: str) -> object:
+    """The JSON document that a text is; `where` is the file that it is of.
+
+    Raises:
+        InputError: empty, truncated, too large, not JSON, or holding a key twice, NaN or an infinity.
+    """
     if not text.strip():
-        raise InputError("the file is empty", where=str(path), expected="a JSON document")
+        raise InputError("the file is empty", where=where, expected="a JSON document")
     values = text.count(",") + text.count("{")
     if values > MAX_JSON_VALUES:
-        raise InputError("too many values", where=str(path), got=values, expected=f"at most {MAX_JSON_VALUES}")
+        raise InputError("too many values", where=where, got=values, expected=f"at most {MAX_JSON_VALUES}")
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         truncated = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         problem = "the file ends in the middle of its JSON document" if truncated else f"not JSON: {error.msg}"
         hint = "write the file again" if truncated else ""
-        raise InputError(problem, where=f"{path}: line {error.lineno} column {error.colno}", hint=hint) from None
+        raise InputError(problem, where=f"{where}: line {error.lineno} column {error.colno}", hint=hint) from None
     except RecursionError:
-        raise InputError("nested too deeply", where=str(path)) from None
+        raise InputError("nested too deeply", where=where) from None
     except ValueError as error:
-        raise InputError(str(error), where=str(path)) from None
+        raise InputError(str(error), where=where) from None
 
 
 def repeated_key(text: str | bytes) -> str | None:

@@ -1,6 +1,7 @@
 """Models by name: families, and their presets with the published dimensions; or by their authors' own config.
 
-A name is that of a preset, or the path of a Hugging Face folder or `config.json` (`huggingface.config`).
+A name is that of a preset, the path of a Hugging Face folder or `config.json` (`huggingface.config`), that of a program
+(`imported.read`), or `package.module:function` (`reference`).
 
 To add a family, write one file and name it in `_MODULES`. The file holds
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 from strategy.base.errors import InputError, did_you_mean
 from strategy.models import (
@@ -40,6 +42,8 @@ from strategy.models import (
 from strategy.models.base import Family, Integers, Model, Preset, RandomFeatures, Source, Tokens
 from strategy.models.gpt import Gpt, GptConfig
 from strategy.models.huggingface.config import config_name, is_config, read_config
+from strategy.models.imported.read import is_program, read_program
+from strategy.models.reference import is_reference, read_reference
 
 _MODULES = (
     gpt,
@@ -70,10 +74,8 @@ def find_preset(name: str, *, sequence: int | None = None) -> Preset:
     Raises:
         InputError: no such preset or config, a config that cannot be read, or a model without a context.
     """
-    if name not in PRESETS and is_config(name):
-        return read_config(name, sequence=sequence)
     if name not in PRESETS:
-        raise InputError("unknown model", got=name, hint=did_you_mean(name, PRESETS))
+        return _from_elsewhere(name, sequence)
     found = PRESETS[name]
     if sequence is None:
         return found
@@ -84,13 +86,31 @@ def find_preset(name: str, *, sequence: int | None = None) -> Preset:
     return Preset(changed, found.global_batch)
 
 
+def _from_elsewhere(name: str, sequence: int | None) -> Preset:
+    """A model that is no preset of ours."""
+    if is_program(name):
+        return read_program(name, sequence=sequence)
+    if is_config(name):
+        return read_config(name, sequence=sequence)
+    if not is_reference(name):
+        raise InputError("unknown model", got=name, hint=did_you_mean(name, PRESETS))
+    if sequence is not None:
+        hint = "let the function say how long samples are"
+        raise InputError(
+            "a model that says itself what it reads", where=name, got=f"a sequence of {sequence}", hint=hint
+        )
+    return read_reference(name)
+
+
 def find_model(name: str, *, sequence: int | None = None) -> Model:
     """The model of that name; see `find_preset`."""
     return find_preset(name, sequence=sequence).model
 
 
 def model_name(name: str) -> str:
-    """What plans call the model of that name: a preset as it is, a config by its folder or file."""
+    """What plans call the model of that name: a preset as it is, a config by its folder, a program by its file."""
+    if name not in PRESETS and is_program(name):
+        return Path(name).stem
     return config_name(name) if name not in PRESETS and is_config(name) else name
 
 

@@ -5,11 +5,13 @@
     5, 5, 5                                                                       5
 
 In a document a figure that depends on nothing is itself, and others are objects: `{"per_sample": 6, "plus": 0}`,
-`{"one_over": {"per_sample": 6, "plus": 0}}`, `{"over_samples": 0.5}`. Tuples are lists.
+`{"one_over": {"per_sample": 6, "plus": 0}}`, `{"over_samples": 0.5}`, and for sizes as floats
+`{"float": {"per_sample": 6, "plus": 0}}`. Tuples are lists.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,11 +28,15 @@ def fitted(figures: Sequence[Any]) -> Any:
     """The function that gives these figures at `SAMPLES`, as JSON values.
 
     Raises:
-        InputError: they depend on the samples in another way.
+        InputError: they depend on the samples in another way, or are more than a document holds.
     """
     first = figures[0]
     if all(isinstance(one, tuple) and len(one) == len(first) for one in figures):
         return [fitted(parts) for parts in zip(*figures, strict=True)]
+    if any(isinstance(one, float) and not math.isfinite(one) for one in figures):
+        raise InputError("a figure that cannot be recorded", got=first, expected="a finite number")
+    if any(isinstance(one, int) and abs(one) > LARGEST for one in figures):
+        raise InputError("a figure that cannot be recorded", got=first, expected=f"at most {LARGEST}")
     if all(one == first for one in figures):
         return first
     if all(isinstance(one, int) for one in figures):
@@ -42,6 +48,8 @@ def fitted(figures: Sequence[Any]) -> Any:
         share = first * SAMPLES[0]
         if all(abs(one * samples - share) <= _ROUNDING * abs(share) for one, samples in _beside(figures)):
             return {"over_samples": share}
+        if all(one.is_integer() for one in figures):
+            return {"float": _linear([int(one) for one in figures])}
     raise _other_way(figures)
 
 
@@ -65,6 +73,10 @@ def figure(found: Any, samples: int) -> Attr:
             count = figure(inner, samples)
             if isinstance(count, int) and count:
                 return 1.0 / count
+        case {"float": inner}:
+            size = figure(inner, samples)
+            if isinstance(size, int):
+                return float(size)
         case {"over_samples": float(share)}:
             return share / samples
     raise InputError("no figure of a recorded graph", got=found, expected="a number, a text, or a function of samples")

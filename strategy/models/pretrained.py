@@ -25,6 +25,8 @@ from strategy.models.base import Model
 from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
 from strategy.models.huggingface.weights import decoder_recipes, left_out_of_decoders
+from strategy.models.imported.read import open_weights
+from strategy.models.recorded import Recorded
 from strategy.models.tensor_files import Array, Pretrained, Recipe, StoredTensor, held_in, opened, tensor
 
 _OUTER = {"token": "wte.weight", "position": "wpe.weight", "norm.weight": "ln_f.weight", "norm.bias": "ln_f.bias"}
@@ -42,7 +44,7 @@ _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
 """Constants that older files hold beside the weights."""
 
 
-def open_pretrained(path: Path, model: Model) -> Pretrained:
+def open_pretrained(path: Path, model: Model) -> Mapping[str, Array]:
     """The weights of a file, of the files of an index, or of a folder.
 
     A GPT of a shorter context takes the first positions.
@@ -53,9 +55,11 @@ def open_pretrained(path: Path, model: Model) -> Pretrained:
     """
     if isinstance(model, GptConfig):
         return _gpt(path, model)
+    if isinstance(model, Recorded):
+        return open_weights(path, model)
     if not isinstance(model, DecoderConfig):
         got = type(model).__name__
-        expected = "a GPT or a decoder"
+        expected = "a GPT, a decoder or a program"
         raise InputError("no layout of pretrained weights is known", where=str(path), got=got, expected=expected)
     held = held_in(path)
     found = opened(path, held, decoder_recipes(model, held), partial(left_out_of_decoders, model))

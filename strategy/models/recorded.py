@@ -3,10 +3,12 @@
 A plan file holds one whole, so that it can be simulated, verified and trained where that code is not. Sizes are kept as
 functions of the samples of a micro-batch (`per_sample`). `recording` makes them.
 
-    {"inputs": {"x": ["float32", [{"per_sample": 1, "plus": 0}, 4], {"features": "labels"}], ...},
-     "parameters": [[["model", "fc", "weight"], [4, 6], "normal(0.5)"], ...],
+    {"inputs": {"x": [[{"per_sample": 1, "plus": 0}, 4], "features", "labels"], ...},
+     "parameters": [[["model", "fc", "weight"], [4, 6], "normal(0.5)", ""], ...],
      "ops": [{"name": "model.fc.matmul", "kind": "matmul", "inputs": ["x", "model.fc.weight"]}, ...],
-     "loss": "loss", "count": "loss.count"}
+     "loss": "loss", "count": "loss.count", "heads": 0}
+
+The fourth of a parameter is what a file calls it that the model was read from.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from functools import lru_cache
 from typing import Any
 
 from strategy.base.errors import GraphError, InputError
+from strategy.base.files import parse_json
+from strategy.base.limits import LARGEST
 from strategy.graph.graph import Attrs, Lineage, Path, Phase, layer_of
 from strategy.models.base import Family, Integers, RandomFeatures, Source, Tokens
 from strategy.models.per_sample import figure
@@ -29,7 +33,13 @@ from strategy.sbp.tensor import DType, Shape, TensorSpec
 
 PER_SAMPLE = {"per_sample": 1, "plus": 0}
 """The first dim of every input."""
+MOST_TEXT = 64 * 2**20
+"""Characters of a document."""
+MOST_LAYERS = 2**31 - 1
+MOST_SIZE = 2**40 - 1
+"""Of one dim."""
 _SOURCES: Mapping[str, type[Source]] = {"tokens": Tokens, "integers": Integers, "features": RandomFeatures}
+_WHERE = "model.text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +80,12 @@ class RecordedOp:
 
 @dataclass(frozen=True, slots=True)
 class RecordedParameter:
-    """One parameter: the attributes that led to it, its shape, how it starts."""
+    """One parameter: the attributes that led to it, its shape, how it starts, what its authors' file calls it."""
 
     path: Path
     shape: Shape
     init: str
+    label: str = ""
 
     @property
     def name(self) -> str:
@@ -91,6 +102,7 @@ class Recording:
     ops: tuple[RecordedOp, ...]
     loss: str
     count: str
+    heads: int = 0
 
     @property
     def num_layers(self) -> int:
@@ -107,10 +119,11 @@ class Recording:
         """The document."""
         document = {
             "inputs": {name: _feed_document(feed) for name, feed in self.feeds.items()},
-            "parameters": [[list(p.path), list(p.shape), p.init] for p in self.parameters],
+            "parameters": [[list(p.path), list(p.shape), p.init, p.label] for p in self.parameters],
             "ops": [_op_document(op) for op in self.ops],
             "loss": self.loss,
             "count": self.count,
+            "heads": self.heads,
         }
         return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
@@ -128,9 +141,19 @@ class Recorded:
         return read_recording(self.text)
 
     @property
+    def kept(self) -> Recording:
+        """What is left of the recording for the layers that the model has."""
+        return self.recording
+
+    @property
     def parameters(self) -> int:
         """Number of trained elements; running statistics, say, which ops of the model update themselves, are not."""
-        return self.recording.num_trained
+        return self.kept.num_trained
+
+    @property
+    def heads(self) -> int:
+        """Of attention, which a tensor axis shares out; 0 where there is none."""
+        return self.recording.heads
 
     @property
     def tokens_per_sample(self) -> int:
@@ -146,6 +169,10 @@ class Recorded:
     def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
         """Inputs in the order of the code."""
         return {name: feed.spec(micro_batch) for name, feed in self.recording.feeds.items()}
+
+    def module(self) -> Module:
+        """What was recorded, to be traced."""
+        return RecordedModule(self.kept)
 
     def __str__(self) -> str:
         digest = hashlib.sha256(self.text.encode()).hexdigest()
@@ -167,10 +194,6 @@ class RecordedModel(Recorded):
     def layers(self) -> int:
         """Repeated layers, one at least."""
         return max(1, self.recording.num_layers)
-
-    def module(self) -> Module:
-        """What was recorded, to be traced."""
-        return RecordedModule(self.recording)
 
 
 class _Holder(Module):
@@ -230,32 +253,45 @@ def read_recording(text: str) -> Recording:
     Raises:
         InputError: it is none.
     """
+    if len(text) > MOST_TEXT:
+        raise InputError("too long", where=_WHERE, got=len(text), expected=f"at most {MOST_TEXT} characters")
+    found: Any = parse_json(text, _WHERE)
     try:
-        found = json.loads(text)
-        feeds = {str(name): _feed_of(entry) for name, entry in found["inputs"].items()}
-        parameters = tuple(RecordedParameter(_path(p), _shape(s), str(init)) for p, s, init in found["parameters"])
+        feeds = {name: _feed_of(entry) for name, entry in found["inputs"].items()}
+        parameters = tuple(_parameter_of(entry) for entry in found["parameters"])
         ops = tuple(_op_of(entry) for entry in found["ops"])
-        recording = Recording(feeds, parameters, ops, str(found["loss"]), str(found["count"]))
+        ends = _text(found["loss"]), _text(found["count"])
+        recording = Recording(feeds, parameters, ops, *ends, _whole(found["heads"], 0, LARGEST))
     except InputError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         got = f"{type(error).__name__}: {error}"
-        raise InputError("not a recorded graph", where="model.text", got=got, hint="record it anew") from error
+        raise InputError("not a recorded graph", where=_WHERE, got=got, hint="record it anew") from error
+    _check(recording)
+    return recording
+
+
+def _check(recording: Recording) -> None:
+    """Raise InputError unless all that is read is there, once, and layers are numbered one by one."""
+    feeds, ops = recording.feeds, recording.ops
     if not feeds or not ops:
-        raise InputError("a recorded graph without inputs or ops", where="model.text")
-    known = {*feeds, *(parameter.name for parameter in parameters)}
+        raise InputError("a recorded graph without inputs or ops", where=_WHERE)
+    known = {*feeds, *(parameter.name for parameter in recording.parameters)}
+    if len(known) < len(feeds) + len(recording.parameters):
+        raise InputError("a parameter or an input is there twice", where=_WHERE)
     for op in ops:
         missing = [name for name in (*op.inputs, *op.updates) if name not in known]
         if missing:
-            raise InputError("an op reads what is not there", where=f"model.text: {op.line.name}", got=missing)
+            raise InputError("an op reads what is not there", where=f"{_WHERE}: {op.line.name}", got=missing)
         known.update(op.outputs)
     written = {name for op in ops for name in op.outputs}
     if not {recording.loss, recording.count} <= written:
-        ends = [recording.loss, recording.count]
-        raise InputError("nothing computes loss or count", where="model.text", got=ends)
-    if recording.num_layers > len(ops):
-        raise InputError("more layers than ops", where="model.text", got=recording.num_layers)
-    return recording
+        raise InputError("nothing computes loss or count", where=_WHERE, got=[recording.loss, recording.count])
+    layers = {op.layer for op in ops if op.layer is not None}
+    if layers != set(range(len(layers))):
+        raise InputError("layers that are not numbered one by one", where=_WHERE, got=sorted(layers))
+    if any(layer_of(one.path) not in (None, *layers) for one in recording.parameters):
+        raise InputError("a parameter of a layer without ops", where=_WHERE)
 
 
 def _feed_document(feed: Feed) -> list[Any]:
@@ -272,9 +308,15 @@ def _feed_document(feed: Feed) -> list[Any]:
 
 def _feed_of(entry: Any) -> Feed:
     dims, word, *told = entry
-    if dims[0] != PER_SAMPLE or word not in _SOURCES or not all(isinstance(one, int | str) for one in told):
-        raise InputError("not an input of a recorded graph", where="model.text: inputs", got=entry)
-    return Feed(_SOURCES[word](*told), _shape(dims[1:]))
+    if dims[0] != PER_SAMPLE or word not in _SOURCES:
+        raise InputError("not an input of a recorded graph", where=f"{_WHERE}: inputs", got=entry)
+    figures: list[Any] = [_text(one) if word == "features" else _whole(one, 0, LARGEST) for one in told]
+    return Feed(_SOURCES[word](*figures), _shape(dims[1:]))
+
+
+def _parameter_of(entry: Any) -> RecordedParameter:
+    path, shape, init, label = entry
+    return RecordedParameter(_path(path), _shape(shape), _text(init), _text(label))
 
 
 def _op_document(op: RecordedOp) -> dict[str, Any]:
@@ -296,30 +338,41 @@ def _op_document(op: RecordedOp) -> dict[str, Any]:
 
 def _op_of(entry: Any) -> RecordedOp:
     layer = entry.get("layer")
-    if not (layer is None or (isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < 2**31)):
-        raise InputError("no layer", where="model.text: ops", got=layer)
-    line = Lineage(*(str(entry.get(key, "")) for key in ("name", "template", "origin", "parameter")))
-    reads, labels, updates = (tuple(map(str, entry.get(key, ()))) for key in ("inputs", "labels", "updates"))
-    attrs = {str(key): value for key, value in entry.get("attrs", {}).items()}
+    line = Lineage(_text(entry["name"]), *(_text(entry.get(key, "")) for key in ("template", "origin", "parameter")))
+    reads, labels, updates = (tuple(map(_text, entry.get(key, ()))) for key in ("inputs", "labels", "updates"))
+    attrs = dict(entry.get("attrs", {}))
     return RecordedOp(
-        line, str(entry["kind"]), reads, labels, attrs, layer, Phase(entry.get("phase", "forward")), updates
+        line,
+        _text(entry["kind"]),
+        reads,
+        labels,
+        attrs,
+        None if layer is None else _whole(layer, 0, MOST_LAYERS),
+        Phase(entry.get("phase", "forward")),
+        updates,
     )
 
 
 def _path(parts: Any) -> Path:
-    if not parts or not all(isinstance(part, str | int) for part in parts):
-        raise InputError("no path of a parameter", where="model.text: parameters", got=parts)
-    found = tuple(parts)
-    layer = layer_of(found)
-    if layer is not None and not 0 <= layer < 2**31:
-        raise InputError("no layer", where="model.text: parameters", got=layer)
-    return found
+    if not isinstance(parts, list) or not parts:
+        raise InputError("no path of a parameter", where=f"{_WHERE}: parameters", got=parts)
+    return tuple(part if isinstance(part, str) else _whole(part, 0, MOST_LAYERS) for part in parts)
 
 
 def _shape(dims: Any) -> Shape:
-    if not all(isinstance(dim, int) and not isinstance(dim, bool) and 1 <= dim < 2**40 for dim in dims):
-        raise InputError("not a shape", where="model.text", got=dims)
-    return tuple(dims)
+    return tuple(_whole(dim, 1, MOST_SIZE) for dim in dims)
+
+
+def _whole(value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError("not a whole number", where=_WHERE, got=value, expected=f"{least} to {most}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError("not a text", where=_WHERE, got=value)
+    return value
 
 
 FAMILY = Family("recorded", RecordedModel, {})

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from strategy.base.errors import InputError
 from strategy.graph.graph import Lineage, Path, layer_of, template_of
 from strategy.models.base import Family
-from strategy.models.recorded import Recorded, RecordedModule, RecordedOp, Recording
-from strategy.nn.module import Module
+from strategy.models.recorded import Recorded, RecordedOp, Recording
 
 Place = tuple[str, int | None]
 """What a value is called in every layer, and its layer; outside of layers, its name."""
@@ -36,13 +35,9 @@ class RecordedLayers(Recorded):
             raise InputError("not that many layers were recorded", where=where, got=self.layers, expected=expected)
 
     @property
-    def parameters(self) -> int:
-        """Number of trained elements."""
-        return shortened_to(self.recording, self.layers).num_trained
-
-    def module(self) -> Module:
-        """So many of the recorded layers, to be traced."""
-        return RecordedModule(shortened_to(self.recording, self.layers))
+    def kept(self) -> Recording:
+        """The recording with the first layers and the last one."""
+        return shortened_to(self.recording, self.layers)
 
 
 def has_alike_layers(recording: Recording) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from strategy.base.errors import GraphError, InputError
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Op, Role, lineage_of
-from strategy.models.base import Model
 from strategy.models.per_sample import SAMPLES, fitted
 from strategy.models.recorded import Feed, RecordedModel, RecordedOp, RecordedParameter, Recording
 from strategy.models.recorded_layers import RecordedLayers, has_alike_layers
@@ -23,12 +23,15 @@ class TracedLoss:
     count: str
 
 
-def record(traced: Callable[[int], TracedLoss], feeds: Mapping[str, Feed]) -> Model:
+def record(
+    traced: Callable[[int], TracedLoss], feeds: Mapping[str, Feed], labels: Mapping[str, str] | None = None
+) -> RecordedModel | RecordedLayers:
     """The model that a computation is.
 
     Args:
         traced: the computation, for so many samples.
         feeds: its inputs in their order.
+        labels: parameter -> what its authors' file calls it, where it was read from one.
 
     Raises:
         GraphError: it does other ops for other numbers of samples, or with other figures than so much per sample: all
@@ -49,8 +52,11 @@ def record(traced: Callable[[int], TracedLoss], feeds: Mapping[str, Feed]) -> Mo
     if problems:
         raise GraphError(problems)
     variables = [value for value in graphs[0].values.values() if value.role is Role.VARIABLE]
-    parameters = tuple(RecordedParameter(value.path, value.spec.shape, value.init) for value in variables)
-    recording = Recording(dict(feeds), parameters, ops, several[0].loss, several[0].count)
+    called = labels or {}
+    parameters = tuple(
+        RecordedParameter(value.path, value.spec.shape, value.init, called.get(value.name, "")) for value in variables
+    )
+    recording = Recording(dict(feeds), parameters, ops, several[0].loss, several[0].count, _heads(graphs[0]))
     text = recording.text()
     return RecordedLayers(recording.num_layers, text) if has_alike_layers(recording) else RecordedModel(text)
 
@@ -63,3 +69,8 @@ def _recorded(same: list[Op], problems: list[str]) -> RecordedOp:
         except InputError as error:
             problems.append(f"op {op.name}: {key}: {error}")
     return RecordedOp(lineage_of(op), op.kind, op.inputs, op.labels, attrs, op.layer, op.phase, op.updates)
+
+
+def _heads(graph: GraphBuilder) -> int:
+    """Of attention: what all of its heads of queries have in common."""
+    return math.gcd(*(graph.spec(op.outputs[0]).shape[2] for op in graph.ops if op.kind == "attention"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from strategy.models.per_sample import SAMPLES, figure, fitted
         (lambda b: b - 1, {"per_sample": 1, "plus": -1}),
         (lambda b: 1.0 / (49 * b), {"one_over": {"per_sample": 49, "plus": 0}}),
         (lambda b: 0.7 / b, {"over_samples": 0.7}),
+        (lambda b: 3.0 * b, {"float": {"per_sample": 3, "plus": 0}}),
         (lambda b: (b, 4, 3 * b), [{"per_sample": 1, "plus": 0}, 4, {"per_sample": 3, "plus": 0}]),
     ],
 )
@@ -36,9 +38,23 @@ def test_what_grows_in_another_way_is_refused(at: Any) -> None:
         fitted([at(samples) for samples in SAMPLES])
 
 
+@pytest.mark.parametrize("figures", [(math.inf,) * 3, (2**70,) * 3, (1, 2, math.nan)])
+def test_what_no_document_holds_is_refused(figures: Any) -> None:
+    with pytest.raises(InputError, match="a figure that cannot be recorded"):
+        fitted(figures)
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"per_sample": 1}, {"per_sample": 1.5, "plus": 0}, {"one_over": 0}, None, {"per_sample": 2**70, "plus": 0}],
+    [
+        {},
+        {"per_sample": 1},
+        {"per_sample": 1.5, "plus": 0},
+        {"one_over": 0},
+        {"float": 0.5},
+        None,
+        {"per_sample": 2**70, "plus": 0},
+    ],
 )
 def test_what_is_no_figure_is_refused(wrong: Any) -> None:
     with pytest.raises(InputError, match="no figure of a recorded graph"):

@@ -13,7 +13,7 @@ import pytest
 from strategy.base.errors import InputError, SbplanError
 from strategy.graph.graph import Graph
 from strategy.models import PRESETS, Model, Tokens, find_model
-from strategy.models.recorded import Feed, Recorded, RecordedModel, Source, read_recording
+from strategy.models.recorded import MOST_TEXT, PER_SAMPLE, Feed, Recorded, RecordedModel, Source, read_recording
 from strategy.models.recorded_layers import RecordedLayers
 from strategy.models.recording import TracedLoss, record
 from strategy.nn.layers import set_training
@@ -52,6 +52,7 @@ def test_a_preset_that_is_recorded_is_the_same_graph(name: str) -> None:
     model = find_model(name)
     found = recorded(model)
     assert found.parameters == model.parameters
+    assert found.heads == getattr(model, "heads", 0)
     if any(isinstance(source, Tokens) for source in model.batch.values()):
         assert found.tokens_per_sample == model.tokens_per_sample
     assert found.batch == model.batch
@@ -94,9 +95,56 @@ def test_a_document_is_read_as_it_was_written() -> None:
 
 
 def test_what_is_no_recording_is_told() -> None:
-    for text in ("", "{}", "[]", "null", '{"inputs": 3}', "{" * 10**5):
-        with pytest.raises(InputError, match=r"not a recorded graph|without inputs"):
+    for text in ("{}", "[]", "null", '{"inputs": 3}'):
+        with pytest.raises(InputError, match=r"model.text: not a recorded graph .*record it anew"):
             RecordedModel(text)
+    for text, message in (("", "the file is empty"), ("{" * 10**5, "not JSON"), ("[" * 10**5, "nested too deeply")):
+        with pytest.raises(InputError, match=f"model.text.*: {message}"):
+            RecordedModel(text)
+
+
+def changed(**parts: Any) -> str:
+    return json.dumps({**json.loads(recorded(find_model("vit-tiny")).text), **parts})
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"heads": -1}, "not a whole number .got -1"),
+        ({"loss": 7}, "not a text .got 7"),
+        ({"loss": "x"}, "nothing computes loss or count"),
+        ({"inputs": {}}, "without inputs or ops"),
+        ({"inputs": {"images": [[3, 4], "features", ""]}}, "not an input of a recorded graph"),
+        ({"inputs": {"images": [[PER_SAMPLE, 2**40], "features", ""]}}, "not a whole number"),
+        ({"inputs": {"images": [[PER_SAMPLE], "integers", 2**70]}}, "not a whole number"),
+        ({"parameters": [[[], [1], "zeros", ""]]}, "no path of a parameter"),
+        ({"parameters": [[["a"], [1], "zeros", ""]] * 2}, "a parameter or an input is there twice"),
+        ({"parameters": [[["a"], [1], "zeros", 5]]}, "not a text"),
+        ({"ops": [{"name": "loss", "kind": "relu", "inputs": ["a"]}]}, "an op reads what is not there"),
+        (
+            {
+                "ops": [{"name": "loss", "kind": "relu", "inputs": ["images"], "labels": ["count"], "layer": 3}],
+                "parameters": [],
+            },
+            "not numbered one by one",
+        ),
+        (
+            {
+                "ops": [{"name": "loss", "kind": "relu", "inputs": ["images"], "labels": ["count"]}],
+                "parameters": [[["layers", 4, "a"], [1], "zeros", ""]],
+            },
+            "a parameter of a layer without ops",
+        ),
+    ],
+)
+def test_wrong_documents_are_refused(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        RecordedModel(changed(**parts))
+
+
+def test_a_document_has_bounds() -> None:
+    with pytest.raises(InputError, match="too long"):
+        RecordedModel(" " * (MOST_TEXT + 1))
 
 
 def test_changed_documents_are_refused_or_mean_something() -> None:

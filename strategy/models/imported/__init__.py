@@ -1,0 +1,1 @@
+"""Programs of other frameworks: torch.export and ONNX files, read as data and translated op by op into ours."""

@@ -1,0 +1,1 @@
+"""Tests of programs of other frameworks."""
