@@ -19,7 +19,7 @@ from executor.train import Trainer, checkpoint_meta
 from experiments.console import say
 from experiments.ranks import all_ok, barrier, gather
 from strategy.base.errors import InputError, RunError
-from strategy.base.files import held
+from strategy.base.files import LOCK_NAME, held
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -35,6 +35,18 @@ class Saves:
     folder: Path
     every: int
     keep: int | None
+
+
+def refuse_if_held(comm: MPI.Intracomm, folder: Path | None) -> None:
+    """Say that another training holds the folder, before ranks look at what it holds and see different checkpoints.
+
+    Raises:
+        InputError: it does.
+    """
+    if comm.rank == 0 and folder is not None and (folder / LOCK_NAME).exists():
+        with held(folder):
+            pass
+    barrier(comm)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from executor.train import StepReport, Trainer, check_world, program_of, reads_t
 from experiments.console import emit, say
 from experiments.non_finite import stop_at_non_finite
 from experiments.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, world
-from experiments.saving import Saves, locked, save_at_last, try_to_save
+from experiments.saving import Saves, locked, refuse_if_held, save_at_last, try_to_save
 from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.base.interruption import Interruption, put_off
@@ -68,6 +68,7 @@ def train(args: argparse.Namespace) -> int:
         raise InputError("the model is not trained on text", where=f"--data {args.data}", hint="leave it out")
     weights = _find_weights(args.init, plan, resume=args.resume)
     corpus = standard_library() if args.data is None else read_corpus(args.data)
+    refuse_if_held(comm, args.checkpoint)
     checkpoint = _find_checkpoint(args.checkpoint, resume=args.resume)
     agree(
         comm,

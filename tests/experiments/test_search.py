@@ -400,7 +400,7 @@ def test_a_calibration_prices_the_plan_and_says_what_it_does_not_cover(
     [
         (["gpt-tny"], 2, "unknown model (got 'gpt-tny'); did you mean 'gpt-tiny'?"),
         (["config.json"], 2, "config.json: no such file"),
-        (["package.module:build"], 2, "unknown model (got 'package.module:build'); known: "),
+        (["package.module:build"], 2, "package.module:build: cannot be imported: ModuleNotFoundError: "),
         (["gpt-tiny", "--time-limit", "0"], 2, "got '0', expected a number of seconds above zero"),
         (["gpt-tiny", "--time-limit", "nan"], 2, "expected a number of seconds above zero"),
         (["gpt-tiny", "--global-batch", "0"], 2, "expected a whole number of at least 1"),
