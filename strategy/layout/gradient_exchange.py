@@ -72,9 +72,18 @@ def _known_preparing(known: Identity) -> frozenset[str]:
 
 def _prepares(graph: Graph, op: Op, others: frozenset[str]) -> bool:
     read = [name for name in op.inputs if graph.values[name].rate is Rate.MICRO_BATCH]
-    return all(name in graph.producer and _is_for(graph, name, others) for name in read) and all(
+    return all(_hands_on(graph, name, op.phase, others) for name in read) and all(
         _is_for(graph, name, others) for name in op.outputs
     )
+
+
+def _hands_on(graph: Graph, value: str, phase: Phase, preparing: frozenset[str]) -> bool:
+    """Whether a value passes from what makes it to what prepares the update within one pass of a micro-batch.
+
+    What an earlier pass leaves has blocks for the micro-batches between the two passes, and none for what waits longer.
+    """
+    producer = graph.producer.get(value)
+    return producer is not None and producer.phase is phase and _is_for(graph, value, preparing)
 
 
 def _is_for(graph: Graph, value: str, preparing: frozenset[str]) -> bool:
