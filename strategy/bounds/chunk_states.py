@@ -11,6 +11,7 @@ All that one state counts is there at once; what different states count need not
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +22,7 @@ from strategy.graph.graph import Phase
 from strategy.layout.schedule import Schedule, chunk_order
 
 IntArray = npt.NDArray[np.int64]
+PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT)
 ROUNDS = 3
 """Micro-batches, per stage, after which a stage holds no more at once."""
 
@@ -46,11 +48,6 @@ class ChunkState:
     ahead: tuple[int, ...]
     summed: tuple[int, ...]
 
-    @property
-    def held(self) -> tuple[int, int, int, int]:
-        """What says of two states which holds more, as a rule."""
-        return sum(self.behind), sum(self.saved) + sum(self.waiting), sum(self.sums), sum(self.ahead)
-
 
 @lru_cache(maxsize=1 << 13)
 def fullest_states(
@@ -64,10 +61,20 @@ def fullest_states(
         known = [ChunkState((m,), (m,), (0,), (0,), (1,), (0,), (0,))]
         known += [ChunkState((m - 1,), (m - 1,), (0,), (1,), (1,), (0,), (0,))] if m > 1 else []
         return tuple(known)
-    moments = states(schedule, stages, stage, few, laps)
-    fullest = max(moments, key=lambda state: state.held)
-    summed = max(moments, key=lambda state: (sum(state.sums) + sum(state.behind), state.held))
-    return tuple(dict.fromkeys((fullest, summed)))
+    moments = _moments(schedule, stages, stage, few, laps)
+    saved, waiting, _, sums, behind, ahead, _ = moments.sum(2)
+    held = behind, saved + waiting, sums, ahead
+    fullest, summed = _first_greatest(held), _first_greatest((sums + behind, *held))
+    return tuple(_state(moments[:, at]) for at in dict.fromkeys((fullest, summed)))
+
+
+@lru_cache(maxsize=1 << 16)
+def fullest_counts(
+    schedule: Schedule, stages: int, num_micro_batches: int, laps: int
+) -> tuple[tuple[int, int, int], ...]:
+    """Of the first stage in these states: in how many laps parameters and sums are held, and micro-batches saved."""
+    found = fullest_states(schedule, stages, 0, num_micro_batches, laps)
+    return tuple((sum(state.behind), sum(state.sums), sum(state.saved)) for state in found)
 
 
 def enough(schedule: Schedule, stages: int, num_micro_batches: int) -> int:
@@ -77,14 +84,31 @@ def enough(schedule: Schedule, stages: int, num_micro_batches: int) -> int:
 
 def states(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> list[ChunkState]:
     """That ahead of every chunk of a stage, in order."""
-    splits, found = schedule.splits_backward, []
-    done = {phase: np.zeros(laps, np.int64) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT)}
-    forward, backward = done[Phase.FORWARD], done[Phase.BACKWARD]
-    last = done[Phase.WEIGHT] if splits else backward
-    for chunk in chunk_order(schedule, stages, stage, m, laps):
-        saved, waiting, deferred = forward - backward, forward - last, backward - last
-        adding = (last > 0) & (last < m)
-        numbers = (saved, waiting, deferred, adding, backward < m, forward < m, last == m)
-        found.append(ChunkState(*(tuple(np.asarray(each, np.int64).tolist()) for each in numbers)))
-        done[chunk.phase][chunk.lap] += 1
-    return found
+    moments = _moments(schedule, stages, stage, m, laps)
+    return [_state(moments[:, at]) for at in range(moments.shape[1])]
+
+
+def _moments(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> IntArray:
+    """(7, chunks, laps): the numbers of `ChunkState` ahead of every chunk."""
+    chunks = list(chunk_order(schedule, stages, stage, m, laps))
+    done = np.zeros((len(PASSES), len(chunks) + 1, laps), np.int64)
+    phases, at_lap = [PASSES.index(chunk.phase) for chunk in chunks], [chunk.lap for chunk in chunks]
+    done[phases, np.arange(1, len(chunks) + 1), at_lap] = 1
+    forward, backward, weight = done.cumsum(1)[:, :-1]
+    last = weight if schedule.splits_backward else backward
+    adding = (last > 0) & (last < m)
+    numbers = forward - backward, forward - last, backward - last, adding, backward < m, forward < m, last == m
+    return np.array(numbers, np.int64)
+
+
+def _state(numbers: IntArray) -> ChunkState:
+    """Of numbers by lap: (7, laps)."""
+    return ChunkState(*(tuple(each) for each in numbers.tolist()))
+
+
+def _first_greatest(keys: Sequence[IntArray]) -> int:
+    """Where the first of these is greatest, of equal ones the second, and so on; the first such place."""
+    left = np.arange(len(keys[0]))
+    for key in keys:
+        left = left[key[left] == key[left].max()]
+    return int(left[0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from strategy.bounds.chunk_states import fullest_states
+from strategy.bounds.chunk_states import fullest_counts
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.least_exchange import (
     LeastAdding,
@@ -65,17 +65,16 @@ class ClosedForms:
         following_ns = [self.following_ns(config) + slowed * self.exchange_ns(config) // TICKS for config in configs]
         return list(map(max, least_steps_ns(self.work, configs, following_ns), beside_ns))
 
-    def least_bytes(self, config: PlanConfig) -> float:
-        """What the first stage holds at least, by its layers alone."""
-        least, m, laps = self.work.bytes_of_layer(config), config.num_micro_batches, config.virtual_stages
-        run = self.request.model.layers // (config.pp * laps)
-        states = fullest_states(config.schedule, config.pp, 0, m, laps)
-        counts = ((sum(state.behind), sum(state.sums), sum(state.saved)) for state in states)
+    def least_bytes(self, config: PlanConfig, least: LeastBytes | None = None) -> float:
+        """What the first stage holds at least, by its layers alone; `least`: what a layer leaves, if it is known."""
+        least, m, laps = least or self.work.bytes_of_layer(config), config.num_micro_batches, config.virtual_stages
+        run, counts = self.request.model.layers // (config.pp * laps), fullest_counts(config.schedule, config.pp, m, laps)
         return max(run * (held * least.held + sums * least.sums + saved * least.saved) for held, sums, saved in counts)
 
-    def fits(self, config: PlanConfig) -> bool:
-        """Whether the layers of the first stage may fit at all."""
-        return self.least_bytes(config) <= self.request.memory_limit_bytes
+    def fitting(self, configs: Sequence[PlanConfig]) -> list[bool]:
+        """Whether the layers of the first stage may fit at all, of configurations that differ in schedule alone."""
+        least, limit = self.work.bytes_of_layer(configs[0]), self.request.memory_limit_bytes
+        return [self.least_bytes(config, least) <= limit for config in configs]
 
     def following_ns(self, config: PlanConfig) -> int:
         """What follows samples takes at least; computing again what is laid out alike adds its own work."""

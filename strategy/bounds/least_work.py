@@ -201,7 +201,7 @@ class LeastWork:
         """(3, layers): forward, backward, gradients of weights of a micro-batch; None where layers are alike."""
         kind, samples, parts, *_ = key = _key(config)
         items = self._items_of(kind)
-        if key not in self.layers_ns and any(item.layer is not None for item in items):
+        if key not in self.layers_ns and self.has_unlike_layers(config):
             found = np.zeros((3, 1 + max(item.layer for item in items if item.layer is not None)), np.int64)
             for i, item in enumerate(items):
                 if item.layer is not None and item.part in PASSES:
@@ -210,6 +210,10 @@ class LeastWork:
                     found[PASSES.index(item.part), item.layer] += item.count * least_ns
             self.layers_ns[key] = found
         return self.layers_ns.get(key)
+
+    def has_unlike_layers(self, config: PlanConfig) -> bool:
+        """Whether what layers take is told of each, for they are not alike."""
+        return any(item.layer is not None for item in self._items_of(_key(config)[0]))
 
     def look_up(self, configs: Iterable[PlanConfig]) -> None:
         """Find what the products of configurations take, all at once: asked for one by one it takes long."""
@@ -400,15 +404,13 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt
         known_ns: (configs,) what a micro-batch is known to take at least in what follows samples, in all layers and
             passes together.
     """
-    work.look_up(configs)
-    least = [work.seconds(config) for config in configs]
-    totals = [
-        [max(to_ns(sum(each)) - 1, 0) for each in (one.forward_s, one.backward_s, one.weight_s, one.step_s)]
-        for one in least
-    ]
-    forward, backward, weight, step = np.array(totals, np.int64).reshape(-1, 4).T
-    following = [to_ns(one.following_s) for one in least]
-    more = np.maximum(np.broadcast_to(known_ns, len(configs)) - np.array(following, np.int64) - 3, 0)
+    alike: dict[_Key, int] = {}
+    which = [alike.setdefault(_key(config), len(alike)) for config in configs]
+    firsts = [configs[first] for first in np.unique(which, return_index=True)[1]]
+    work.look_up(firsts)
+    totals = np.array([_totals_ns(work.seconds(config)) for config in firsts], np.int64).reshape(-1, 5)
+    forward, backward, weight, step, following = totals[np.array(which, np.int64)].T
+    more = np.maximum(np.broadcast_to(known_ns, len(configs)) - following - 3, 0)
     shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
     found = np.zeros(len(configs), np.int64)
     schedules = np.array([c.schedule for c in configs])
@@ -426,7 +428,15 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt
             step_ns=step[rows],
             more_ns=more[rows],
         )
+    if not any(work.has_unlike_layers(config) for config in firsts):
+        return found.tolist()
     return [max(int(bound), _by_stages_ns(work, config)) for bound, config in zip(found, configs, strict=True)]
+
+
+def _totals_ns(least: LeastSeconds) -> list[int]:
+    """Of all of a pass: forward, backward, gradients of weights, once per step; and of what follows samples."""
+    passes = (least.forward_s, least.backward_s, least.weight_s, least.step_s)
+    return [*(max(to_ns(sum(each)) - 1, 0) for each in passes), to_ns(least.following_s)]
 
 
 def _by_stages_ns(work: LeastWork, config: PlanConfig) -> int:

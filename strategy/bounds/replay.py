@@ -111,7 +111,7 @@ def unsettled(
     few = [configs[place] for place in places]
     bounds = forms.first_bounds_ns(few) if layers else least_steps_ns(forms.work, few)
     low = [place for place, least_ns in zip(places, bounds, strict=True) if least_ns < bound_ns]
-    return low if layers else [place for place in low if forms.fits(configs[place])]
+    return low if layers else [place for place in low if all(forms.fitting([configs[place]]))]
 
 
 @dataclass(slots=True)

@@ -154,6 +154,15 @@ class PlanConfig:
             where, expected = "config: zero_min_size", "a number of elements >= 1"
             raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)
 
+    def in_form(self, schedule: Schedule, virtual_stages: int, runs: tuple[int, ...]) -> PlanConfig:
+        """This under another schedule, for which `schedule_problem` finds no problem: a search lists very many."""
+        found = object.__new__(PlanConfig)
+        for name in self.__slots__:
+            object.__setattr__(found, name, getattr(self, name))
+        for name, value in (("schedule", schedule), ("virtual_stages", virtual_stages), ("runs", runs)):
+            object.__setattr__(found, name, value)
+        return found
+
     def _strides_are_apart(self) -> bool:
         """Whether every coordinate is on a rank of its own: each stride passes all that lies inside of it."""
         if len(self.strides) != 1 + len(self.mesh) or min(self.strides) < 1:

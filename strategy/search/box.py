@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from strategy.bounds.closed_forms import on_axes
 from strategy.bounds.point import FloatArray
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
@@ -34,6 +35,7 @@ class Box:
         tries: how often there was something to propose.
         crowding: by schedule, bytes that its proposals held beside those that bounds count.
         promise: what it is thought to take, beside what that was found with.
+        axes: what a template without data axis depends on, recomputing aside.
     """
 
     configs: tuple[PlanConfig, ...]
@@ -50,6 +52,10 @@ class Box:
     tries: int = 0
     crowding: dict[Schedule, float] = field(default_factory=dict)
     promise: tuple[object, float] = (None, 0.0)
+    axes: tuple[object, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.axes = on_axes(self.configs[0])
 
     @property
     def bound_ns(self) -> float:

@@ -42,7 +42,7 @@ from strategy.bounds.point import (
     WAITING,
     FloatArray,
 )
-from strategy.bounds.template_cut import TemplateName, of_tensor_axis, on_tensor_axis, restricted
+from strategy.bounds.template_cut import of_tensor_axis, on_tensor_axis, restricted
 from strategy.layout.config import PlanConfig
 from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box
@@ -107,9 +107,8 @@ class Refinement:
 
     def _box(self, group: MeshGroup) -> Box:
         """Of a group, without what cannot fit."""
-        bounds = []
-        for config, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
-            bounds.append(float(bound_ns) if self.cuts.forms.fits(config) else math.inf)
+        fits = self.cuts.forms.fitting(group.configs)
+        bounds = [float(bound_ns) if fit else math.inf for bound_ns, fit in zip(group.bounds_ns, fits, strict=True)]
         return Box(group.configs, bounds)
 
     @property
@@ -169,7 +168,7 @@ class Refinement:
         questions: dict[object, tuple[Box, Question]] = {}
         for box in sorted(self.boxes, key=lambda box: box.bound_ns) if self.workers.others else ():
             if box.level == 0 and self._has_axes(box) and box.bound_ns < most_ns and len(questions) < MEANWHILE:
-                questions.setdefault(_first_template(box), (box, self._first_question(box)))
+                questions.setdefault(box.axes, (box, self._first_question(box)))
         asked = list(questions.values())
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
         self._take_all([pair for pair in asked if pair[0].level == 0], outcomes, most_ns)
@@ -214,10 +213,10 @@ class Refinement:
         left_to_raise = MOST_RAISED if first else len(left)
         while sum(question.effort for _, question in found) < enough and left_to_raise and not self.budget.is_over():
             left_to_raise -= 1
-            asked = {question.template.key for _, question in (*first, *found)}
+            asked = {other.axes for other, _ in (*first, *found) if other.level == 0}
             taken = [self.promising, *(box for box, _ in found)]
             others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
-            others = [box for box in others if box.level or _first_template(box) not in asked]
+            others = [box for box in others if box.level or box.axes not in asked]
             if not others:
                 break
             self._add_question(found, min(others, key=lambda box: box.bound_ns), most_ns, promises=False)
@@ -356,7 +355,3 @@ class Refinement:
             found[MOVED] = TIE * box.bound_ns / self.request.memory_limit_bytes
         return LITTLE * found
 
-
-def _first_template(box: Box) -> object:
-    """What its first question is about."""
-    return TemplateName(plain(box.configs[0]), tensor_axis=True).key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from strategy.bounds.closed_forms import ClosedForms, on_axes
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import PARTS, FloatArray, time_at
 from strategy.bounds.template_cut import TemplateCut, boxes_alike, of_tensor_axis, on_tensor_axis, restricted
@@ -43,10 +43,10 @@ class SharedCuts:
 
         Where they are on one rank, that is their work: nothing is told.
         """
-        key = on_axes(box.configs[0])
+        key = box.axes
         if told is not None:
             self.of_layers[key], self.forms.layers_ns[key] = told, int(told.inequality.least)
-        alike = [other for other in boxes if other.level == 0 and on_axes(other.configs[0]) == key]
+        alike = [other for other in boxes if other.level == 0 and other.axes == key]
         alike = [other for other in alike if math.isfinite(other.bound_ns)]
         bounds = iter(self.forms.first_bounds_ns([config for other in alike for config in other.configs]))
         for other in alike:

@@ -155,7 +155,7 @@ def _scheduled(request: Request, config: PlanConfig, forms: Sequence[Form]) -> I
     )
     for schedule, laps, runs in forms:
         is_plain = (schedule, laps, runs) == (config.schedule, config.virtual_stages, config.runs)
-        yield config if is_plain else replace(config, schedule=schedule, virtual_stages=laps, runs=runs)
+        yield config if is_plain else config.in_form(schedule, laps, runs)
 
 
 Form = tuple[Schedule, int, tuple[int, ...]]
