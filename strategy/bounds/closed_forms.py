@@ -68,7 +68,10 @@ class ClosedForms:
     def least_bytes(self, config: PlanConfig, least: LeastBytes | None = None) -> float:
         """What the first stage holds at least, by its layers alone; `least`: what a layer leaves, if it is known."""
         least, m, laps = least or self.work.bytes_of_layer(config), config.num_micro_batches, config.virtual_stages
-        run, counts = self.request.model.layers // (config.pp * laps), fullest_counts(config.schedule, config.pp, m, laps)
+        run, counts = (
+            self.request.model.layers // (config.pp * laps),
+            fullest_counts(config.schedule, config.pp, m, laps),
+        )
         return max(run * (held * least.held + sums * least.sums + saved * least.saved) for held, sums, saved in counts)
 
     def fitting(self, configs: Sequence[PlanConfig]) -> list[bool]:

@@ -106,7 +106,7 @@ def _exchanged(work: LeastWork, config: PlanConfig) -> LayerExchange:
     return found
 
 
-def _converter(work: LeastWork, config: PlanConfig) -> Converter:
+def converter_of(work: LeastWork, config: PlanConfig) -> Converter:
     """Of the first stage's mesh; prices are remembered."""
     placements = placements_of(config)[:1]
     if placements not in work.converters:
@@ -118,7 +118,7 @@ def least_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
     """Of a layer, in a micro-batch."""
     if config.dp == 1 or config.zero_stage < 2 or work.unusual:
         return 0
-    known, converter = _exchanged(work, config), _converter(work, config)
+    known, converter = _exchanged(work, config), converter_of(work, config)
     gathers, everywhere = known.gathered if config.zero_stage == 3 else (), _choices(config)[-1]
     total = sum(_least_ns(converter, config, spec, everywhere, gathers=True) for spec in gathers)
     total += sum(_least_ns(converter, config, spec, everywhere) for spec in known.reduced)
@@ -133,7 +133,7 @@ def least_step_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
     """
     if config.dp == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
         return 0
-    known, converter = _exchanged(work, config), _converter(work, config)
+    known, converter = _exchanged(work, config), converter_of(work, config)
     smallest: dict[Shape, TensorSpec] = {}
     for spec in known.gathered:
         smallest[spec.shape] = min(smallest.get(spec.shape, spec), spec, key=lambda one: one.nbytes)
@@ -176,7 +176,7 @@ def least_adding(work: LeastWork, config: PlanConfig) -> LeastAdding | None:
     if config.dp == 1 or config.num_micro_batches == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
         return None
     graph, parts = work.graph(config.recompute), config.tp * config.cp
-    known, converter = _exchanged(work, config), _converter(work, config)
+    known, converter = _exchanged(work, config), converter_of(work, config)
     whole_ns, total, nbytes, rates, saved = 0.0, 0.0, 0.0, [math.inf], [0.0]
     for reduced, added, names in zip(known.reduced, known.added, known.adding, strict=True):
         ops = [graph.by_name[name] for name in names]
@@ -206,19 +206,8 @@ def least_message_ns(work: LeastWork, config: PlanConfig) -> int:
     """Of what a layer hands on to the next, from stage to stage: an even part, in one message."""
     if config.pp == 1 or work.unusual:
         return 0
-    graph = work.graph(config.recompute)
-    nbytes = max(
-        (
-            value.spec.nbytes
-            for name, value in graph.values.items()
-            if value.rate is Rate.MICRO_BATCH
-            and value.role is Role.COMPUTED
-            and graph.producer[name].layer == MIDDLE
-            and graph.producer[name].phase is Phase.FORWARD
-            and any(op.layer == MIDDLE + 1 and op.phase is Phase.FORWARD for op in graph.consumers[name])
-        ),
-        default=0,
-    )
+    handed_on = handed_on_by_layer(work.graph(config.recompute))
+    nbytes = handed_on.nbytes if handed_on is not None else 0
     each = nbytes * config.micro_batch // (config.tp * config.cp)
     per_node, size = work.cost.cluster.devices_per_node, math.prod(config.mesh)
     if config.strides:
@@ -228,6 +217,20 @@ def least_message_ns(work: LeastWork, config: PlanConfig) -> int:
         share, several = size % per_node > 0, 2 * size > per_node
     levels = ["intra"] * share + ["inter"] * several
     return min(int(1e9 * work.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level))) for level in levels)
+
+
+def handed_on_by_layer(graph: Graph) -> TensorSpec | None:
+    """The largest value that a layer of a short model hands on to the next, of a micro-batch."""
+    found = (
+        value.spec
+        for name, value in graph.values.items()
+        if value.rate is Rate.MICRO_BATCH
+        and value.role is Role.COMPUTED
+        and graph.producer[name].layer == MIDDLE
+        and graph.producer[name].phase is Phase.FORWARD
+        and any(op.layer == MIDDLE + 1 and op.phase is Phase.FORWARD for op in graph.consumers[name])
+    )
+    return max(found, key=lambda spec: spec.nbytes, default=None)
 
 
 def _choices(config: PlanConfig) -> list[tuple[int, ...]]:

@@ -53,7 +53,11 @@ def parts_in(config: PlanConfig, runs: IntArray) -> IntArray:
 
 
 def stage_times(
-    config: PlanConfig, layers: int, times: Mapping[str, IntArray], between_ns: tuple[int, int], overlap: Overlap
+    config: PlanConfig,
+    layers: int,
+    times: Mapping[str, IntArray],
+    between_ns: tuple[int | IntArray, int | IntArray],
+    overlap: Overlap,
 ) -> StepTimes:
     """What the stages do whose parts take so long.
 
@@ -61,7 +65,7 @@ def stage_times(
         config: degrees and schedule.
         layers: of the model.
         times: pass -> (3,), nanoseconds of the first, the middle and the last part.
-        between_ns: what is handed on between two stages, forward and backward.
+        between_ns: what is handed on between two stages, forward and backward, or from each place to the next.
         overlap: how communication runs beside computation.
     """
     return times_of(parts_at(config, layers), times, between_ns, overlap)

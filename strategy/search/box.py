@@ -33,6 +33,9 @@ class Box:
         stalled: how many of the latest cuts have gained nothing.
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
+        harder: how hard bytes weigh in the next proposal, see `Prospects.likely_to_fit`.
+        too_light: how hard they did where the fastest did not fit, the most of all, and the nanoseconds of that.
+        enough: how hard they did where it did, the least of all.
         crowding: by schedule, bytes that its proposals held beside those that bounds count.
         promise: what it is thought to take, beside what that was found with.
         axes: what a template without data axis depends on, recomputing aside.
@@ -50,6 +53,9 @@ class Box:
     stalled: int = 0
     is_proposed: bool = False
     tries: int = 0
+    harder: float = 0.0
+    too_light: tuple[float, float] | None = None
+    enough: float = math.inf
     crowding: dict[Schedule, float] = field(default_factory=dict)
     promise: tuple[object, float] = (None, 0.0)
     axes: tuple[object, ...] = field(init=False)
@@ -76,6 +82,30 @@ class Box:
     def is_solved(self) -> bool:
         """Whether the least bound is by all cuts that there are and, from level 3 on, by all paths."""
         return self.within is not None and self.solved.get(self.config) == (len(self.within.cuts), self.level >= 3)
+
+    def weigh(self, least_ns: float, fitting_ns: float, settled: float) -> bool:
+        """Weigh bytes otherwise after a proposal; says whether nothing better is expected of that.
+
+        They weigh more as long as what is fast does not fit, and then less again, half way back.
+
+        Args:
+            least_ns: of the fastest configuration under the layouts proposed.
+            fitting_ns: of the fastest that is likely to fit.
+            settled: by this part what fits may take longer than what does not.
+        """
+        if fitting_ns <= (1 + settled) * least_ns:
+            self.enough = min(self.enough, self.harder)
+            if self.too_light is None or fitting_ns <= (1 + settled) * self.too_light[1]:
+                return True
+            self.harder = (self.too_light[0] + self.enough) / 2
+        else:
+            self.too_light = self.harder, least_ns
+            self.harder = min(self.harder + 1, (self.harder + self.enough) / 2)
+        return False
+
+    def weigh_anew(self) -> None:
+        """Propose again, from the start."""
+        self.is_proposed, self.tries, self.harder, self.too_light, self.enough = False, 0, 0.0, None, math.inf
 
     def close(self, why: TemplateCut | None = None) -> None:
         """Nothing is legal."""

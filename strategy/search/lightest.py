@@ -26,7 +26,7 @@ from strategy.search.candidate.infeasibility import Tightest, nothing_fits
 from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Question, Templates
-from strategy.search.template.stages import pipelined
+from strategy.search.template.stages import between_places, pipelined
 from strategy.space.request import Request
 
 LOOKED_AT = 3
@@ -65,7 +65,7 @@ def _light_proposals(
     for config in light[:LOOKED_AT]:
         answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, UNLIMITED))
         if answer.proposed is not None:
-            overlap, between_ns = Overlap.of(request.cost.cluster), answer.proposed.between_ns
+            overlap, between_ns = Overlap.of(request.cost.cluster), between_places(answer.proposed.messages, config)
             found = pipelined(answer.proposed.parts, config, layers, between_ns, overlap)
             yield LayoutProposal(found, answer.proposed.signatures, answer.proposed.deep_ops)
 

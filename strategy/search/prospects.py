@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import replace
 
 import numpy as np
 
+from strategy.bounds.least_exchange import converter_of, handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
 from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.layout import Home
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
+from strategy.sbp.sbp import B, P, Split, is_legal_layout
 from strategy.search.box import Box
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound
-from strategy.search.template.stages import pipelined
+from strategy.search.template.stages import between_places, pipelined
 from strategy.space.request import Request
 
 TIE = 0.005
@@ -34,6 +38,8 @@ SETTLED = 0.03
 ALL_SAVED, AGAIN_SAVED = 2.5, 1.2
 """By these factors more is saved for the backward pass, as a rule of thumb, than has to be: where what was gathered is
 kept, and where memory-bound ops are done again."""
+SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
+"""Sums of what a layer hands on, along a tensor axis; and where all of it is computed again."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
 
@@ -44,8 +50,11 @@ class Prospects:
     def __init__(self, request: Request, work: LeastWork) -> None:
         self.request, self.work = request, work
         self.known = SearchState()
+        self.are_axes_shared = request.cost.is_faster_inside()
         self.crowding: dict[Schedule, float] = {}
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
+        self.sent_ns: dict[object, float] = {}
+        """What a layer adds up along a tensor axis for a micro-batch."""
         self.too_many: dict[object, int] = {}
         """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
 
@@ -76,13 +85,13 @@ class Prospects:
     def likely_to_fit(self, box: Box, most_ns: float) -> FloatArray:
         """The weights of proposals: bytes count what they are worth in the memory that is left in truth, or more.
 
-        They count more with every proposal that did not fit.
+        They count more with every proposal that did not fit, and less where one did that took much longer.
         """
         crowded = self._crowded(box, most_ns)
         weights = (box.prices[box.config] if crowded is None else crowded).weights.copy()
         config = box.config
         layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
-        byte = TIE * HARDER**box.tries * box.bound_ns / self.request.memory_limit_bytes
+        byte = TIE * HARDER**box.harder * box.bound_ns / self.request.memory_limit_bytes
         in_flight = min(config.pp, config.num_micro_batches)
         for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
             weights[part] = np.maximum(weights[part], often * byte * layers)
@@ -96,7 +105,8 @@ class Prospects:
         for one in box.configs:
             if within is None or within.step_ns(one, point) >= best_ns:
                 continue
-            found = pipelined(answer.parts, one, request.model.layers, answer.between_ns, overlap)
+            between_ns = between_places(answer.messages, one)
+            found = pipelined(answer.parts, one, request.model.layers, between_ns, overlap)
             proposal = LayoutProposal(found, answer.signatures, answer.deep_ops)
             self.known.proposals.append(proposal)
             least_ns = min(least_ns, found.step_ns)
@@ -109,7 +119,8 @@ class Prospects:
         is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
         if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
             self.too_many[_of_memory(box.config)] = box.config.micro_batch
-        box.is_proposed |= is_last or math.isinf(least_ns) or fitting_ns <= (1 + SETTLED) * least_ns
+        is_settled = math.isfinite(least_ns) and box.weigh(least_ns, fitting_ns, SETTLED)
+        box.is_proposed |= is_last or math.isinf(least_ns) or is_settled
 
     def most_promising(self, boxes: list[Box]) -> Box | None:
         """The box that is thought to take least; what takes long to think of others is not thought again for that."""
@@ -158,11 +169,30 @@ class Prospects:
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         computed_ns = box.bound_ns + uneven_ns
-        if config.tp > inside or box.level == 0:  # later bounds count what layers send inside of nodes
-            computed_ns *= 1 + 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
+        if config.tp > inside or not box.level or not self.are_axes_shared:  # else bounds count what layers send
+            computed_ns += self._sent_ns(config) * config.num_micro_batches * request.model.layers / config.pp
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         hides = Overlap.of(cluster).allowed
         return crowded * (max(computed_ns, gathered_ns) if hides else computed_ns + gathered_ns)
+
+    def _sent_ns(self, config: PlanConfig) -> float:
+        """What a layer adds up along the tensor axis for a micro-batch, by Megatron's rule."""
+        key = config.mesh, config.axes, config.strides, config.micro_batch, config.recompute is Recompute.FULL
+        if key not in self.sent_ns:
+            self.sent_ns[key] = self._adding_up_ns(config) * (SUMS_AGAIN if key[-1] else SUMS_OF_LAYER)
+        return self.sent_ns[key]
+
+    def _adding_up_ns(self, config: PlanConfig) -> float:
+        spec = handed_on_by_layer(self.work.graph(Recompute.NONE))
+        if config.tp == 1 or spec is None:
+            return 0.0
+        samples = config.micro_batch * config.dp
+        spec = replace(spec, shape=(samples, *spec.shape[1:]))
+        along = [Split(min(i, 1)) if size > 1 else B for i, size in enumerate(config.mesh[:-1])]
+        source, target = (*along, P), (*along, B)
+        if not all(is_legal_layout(spec.shape, end, config.mesh) for end in (source, target)):
+            return 0.0
+        return sum(converter_of(self.work, config).prices_ns(spec, Home(0, source), 0, target))
 
 
 def _of_memory(config: PlanConfig) -> object:

@@ -189,7 +189,8 @@ class Refinement:
             fits = {one.found.config for one in self.known.fitting(self.request)}
             for box in self.boxes:
                 if box.is_proposed and fits.isdisjoint(box.configs):
-                    box.is_proposed, box.level, box.tries = False, min(box.level, 3), 0
+                    box.weigh_anew()
+                    box.level = min(box.level, 3)
         self.run(near=near)
 
     def _promised(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
@@ -354,4 +355,3 @@ class Refinement:
         if priced[MOVED].any():
             found[MOVED] = TIE * box.bound_ns / self.request.memory_limit_bytes
         return LITTLE * found
-

@@ -116,7 +116,9 @@ def _mixture(draw: random.Random) -> tuple[dict[str, Any], float]:
 def _cluster(draw: random.Random, *, many: bool) -> tuple[str, int, float]:
     """A cluster's file, its GPUs, and the bytes of one."""
     per_node = draw.choice((4, 8, 8, 8, 16))
-    nodes = draw.choice([n for n in (1, 2, 3, 4, 6, 8, 16, 24, 48, 64, 128, 256) if (n * per_node >= MANY_GPUS) is many])
+    nodes = draw.choice(
+        [n for n in (1, 2, 3, 4, 6, 8, 16, 24, 48, 64, 128, 256) if (n * per_node >= MANY_GPUS) is many]
+    )
     gib = draw.choice((24, 40, 48, 64, 80, 96, 141, 192))
     compute = draw.choice((80, 156, 300, 495, 1100))
     inside = draw.choice((32, 100, 300, 450, 900))

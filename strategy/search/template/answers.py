@@ -16,10 +16,10 @@ from strategy.bounds.point import SIZE, FloatArray
 from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Boxings, Converter
+from strategy.layout.convert import Boxings
 from strategy.models import Model
 from strategy.search.template.parts import ModelParts, parts_of
-from strategy.search.template.stages import messages_ns
+from strategy.search.template.stages import Messages, stage_messages
 from strategy.search.template.template_solve import solve_template
 from strategy.space.axis_orders import placements_of
 from strategy.space.problem_builder import Weighing
@@ -70,13 +70,13 @@ class Proposed:
     Attributes:
         signatures: of the short model's ops.
         parts: what the parts take and hold, in full.
-        between_ns: what is handed on between stages, forward and backward.
+        messages: what is handed on between stages.
         deep_ops: ops of the deep model.
     """
 
     signatures: Mapping[str, Signature]
     parts: ModelParts
-    between_ns: tuple[int, int]
+    messages: Messages
     deep_ops: int
 
 
@@ -122,11 +122,11 @@ class Templates:
             return Answer(found.cut, found.point, None)
         graph = template.space.graph
         parts = parts_of(graph, *template.arranged(found.signatures), self.request.cost)
-        converter = Converter(self.request.cost, placements_of(question.config)[:2])
-        between_ns = messages_ns(template.space, found.signatures, converter)
+        placements = placements_of(question.config)
+        messages = stage_messages(template.space, found.signatures, self.request.cost, placements, {})
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
-        return Answer(found.cut, found.point, Proposed(found.signatures, parts, between_ns, deep_ops))
+        return Answer(found.cut, found.point, Proposed(found.signatures, parts, messages, deep_ops))
 
     def of(self, name: TemplateName, budget: Budget) -> LayerTemplate:
         """The template of a name.

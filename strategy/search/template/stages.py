@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,12 +11,16 @@ import numpy.typing as npt
 
 from strategy.bounds.pipeline_parts import parts_at, stage_times
 from strategy.bounds.point import PASSES
+from strategy.comm.hierarchical import by_node
+from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Converter
+from strategy.layout.convert import Boxings, Converter
 from strategy.layout.layout import Home, home_of
+from strategy.layout.schedule import at_position
 from strategy.layout.step_times import Overlap, step_ns
+from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
 from strategy.search.template.chunks_held import HELD, chunks_held
@@ -37,7 +42,11 @@ class Pipelined:
 
 
 def pipelined(
-    parts: ModelParts, config: PlanConfig, layers: int, between_ns: tuple[int, int], overlap: Overlap
+    parts: ModelParts,
+    config: PlanConfig,
+    layers: int,
+    between_ns: tuple[IntArray | int, IntArray | int],
+    overlap: Overlap,
 ) -> Pipelined:
     """The step of a configuration that is made up of these parts.
 
@@ -45,7 +54,7 @@ def pipelined(
         parts: of the model on the mesh of a stage.
         config: degrees and schedule.
         layers: of the model.
-        between_ns: what is handed on between two stages, forward and backward.
+        between_ns: what is handed on from every place to the next, forward and backward.
         overlap: how communication runs beside computation.
     """
     each = (parts.first, parts.middle, parts.last)
@@ -84,16 +93,55 @@ def _passing(parts: Sequence[LayerPart], counts: Sequence[int], *, alone: bool) 
     return most
 
 
-def messages_ns(space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter) -> tuple[int, int]:
-    """What it takes to hand on between the first two stages of a pipeline, forward and backward.
+Messages = Mapping[tuple[int, int], tuple[int, int]]
+"""From one stage to another: the nanoseconds of what is handed on, forward and backward."""
+
+
+def between_places(messages: Messages, config: PlanConfig) -> tuple[IntArray, IntArray]:
+    """(places - 1,) forward and backward, of the messages between stages."""
+    places = config.pp * config.virtual_stages
+    stages = [at_position(config.schedule, config.pp, place)[0] for place in range(places)]
+    found = [messages.get(pair, (0, 0)) for pair in itertools.pairwise(stages)]
+    ahead, back = np.array(found, np.int64).reshape(-1, 2).T
+    return ahead, back
+
+
+def stage_messages(
+    space: SearchSpace,
+    signatures: Mapping[str, Signature],
+    cost: CostModel,
+    placements: Sequence[Placement],
+    boxings: Boxings,
+) -> Messages:
+    """Between all stages that follow one another under some schedule; what shares nodes alike takes as long.
 
     Args:
         space: of the short model on one stage.
         signatures: of its ops.
-        converter: of the pipeline.
+        cost: prices of conversions.
+        placements: of the stages.
+        boxings: conversions that were priced.
     """
-    if len(converter.placements) == 1:
-        return 0, 0
+    stages, known = range(len(placements)), dict[object, tuple[int, int]]()
+    found = {}
+    for here, there in (*itertools.pairwise(stages), *itertools.pairwise(reversed(stages)), (stages[-1], 0)):
+        pair = placements[here], placements[there]
+        key = by_node(cost.cluster, *pair)
+        if here != there:
+            if key not in known:
+                known[key] = messages_ns(space, signatures, Converter(cost, pair, boxings))
+            found[here, there] = known[key]
+    return found
+
+
+def messages_ns(space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter) -> tuple[int, int]:
+    """What it takes to hand on between two stages, forward and backward.
+
+    Args:
+        space: of the short model on one stage.
+        signatures: of its ops.
+        converter: of these stages.
+    """
     forward = _crossing_ns(space, signatures, converter, 0, 1)
     return forward, _crossing_ns(space, signatures, converter, LAYERS - 1, 0)
 

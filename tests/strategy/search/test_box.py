@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,3 +59,33 @@ def test_better_prices_take_the_place_of_others() -> None:
 def test_without_any_prices_closed_forms_are_all_there_is() -> None:
     box = raised(priced(0, None))
     assert (box.bound_ns, box.prices_of(CONFIG)) == (1, None)
+
+
+def weighed(tries: Sequence[tuple[float, float]]) -> list[float]:
+    """How hard bytes weigh after each of these tries, (fastest, fastest that fits); ends where it is settled."""
+    box, found = Box((CONFIG,), [1.0]), []
+    for least_ns, fitting_ns in tries:
+        is_settled = box.weigh(least_ns, fitting_ns, 0.03)
+        found.append(box.harder)
+        if is_settled:
+            break
+    return found
+
+
+def test_bytes_weigh_more_until_what_is_fast_fits() -> None:
+    assert weighed([(30, math.inf), (31, math.inf), (31, 31)]) == [1, 2, 2]
+
+
+def test_bytes_weigh_less_again_where_what_fits_takes_much_longer() -> None:
+    """The first just does not fit; much less takes twice as long; half way between it fits and is as fast."""
+    assert weighed([(30, math.inf), (66, 66), (30.4, 30.4)]) == [1, 0.5, 0.5]
+
+
+def test_between_what_does_not_fit_and_what_does_the_way_is_halved() -> None:
+    assert weighed([(30, math.inf), (66, 66), (40, math.inf), (50, 50), (41, 41)]) == [1, 0.5, 0.75, 0.625, 0.625]
+
+
+def test_proposals_begin_anew() -> None:
+    box = Box((CONFIG,), [1.0], tries=3, harder=2.0, too_light=(1.0, 30.0), enough=2.0, is_proposed=True)
+    box.weigh_anew()
+    assert (box.tries, box.harder, box.too_light, box.enough, box.is_proposed) == (0, 0.0, None, math.inf, False)
