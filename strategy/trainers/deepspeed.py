@@ -85,13 +85,13 @@ def _called(
         settings.assume("without a caller's arguments the only parallelism is over samples")
         return TrainedModel(Trainer.DEEPSPEED, model, length, 1, micro_batches=1, half="single")
     if is_megatron(caller.values):
-        for name in ("bf16", "fp16", "zero-stage", "cpu-optimizer"):
-            if any(key in settings for key in _SAME[name]):
-                caller.pass_over("DeepSpeed's file says it", name)
         for name, keys in _SAME.items():
-            if name in caller and any(key in settings for key in keys):
-                caller.values.pop(name)
-        found = read_megatron(caller, model)
+            if any(key in settings for key in keys):
+                caller.set_aside("DeepSpeed's file says it", name)
+        for name in ("micro-batch-size", "global-batch-size"):
+            if (said := settings.values.get(_SAME[name][0])) is not None:
+                caller.values[name] = said
+        found = read_megatron(caller, model, fork=True)
         caller.pass_over("DeepSpeed's own file says it", "zero-stage", CONFIG, "deepspeed")
         return found
     return _transformers(caller, model)
@@ -101,20 +101,22 @@ _SAME: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bf16.enabled", "fp16.enabled"),
     "fp16": ("bf16.enabled", "fp16.enabled"),
     "zero-stage": ("zero_optimization.stage",),
-    "cpu-optimizer": ("zero_optimization.offload_optimizer.device",),
+    "cpu-optimizer": ("zero_optimization.offload_optimizer.device", "zero_optimization.cpu_offload"),
+    "micro-batch-size": ("train_micro_batch_size_per_gpu",),
+    "global-batch-size": ("train_batch_size",),
+    "rampup-batch-size": ("train_batch_size",),
 }
 """Arguments of a caller that DeepSpeed's keys say, too."""
 
 
 def _transformers(caller: Settings, model: Architecture | None) -> TrainedModel:
     """A causal language model of Transformers' example scripts: GPT-2 with other figures."""
-    figures = dict(part.partition("=")[::2] for part in str(caller.value("config-overrides", "")).split(","))
-    table = int(figures.get("n_positions", "1024") or 1024)
+    figures = _overrides(caller)
+    table = int(figures["n_positions"])
     if model is None:
         caller.word("model-type", {"gpt2": 1}, "gpt2")
         caller.pass_over("the type of the model says it", "tokenizer-name")
-        width, heads, layers = (int(figures.get(key, usual)) for key, usual in
-                                (("n_embd", "768"), ("n_head", "12"), ("n_layer", "12")))  # fmt: skip
+        width, heads, layers = (int(figures[key]) for key in ("n_embd", "n_head", "n_layer"))
         model = Architecture(
             layers, width, heads, heads, width // heads, 4 * width, 50257, tied=True, biases=True, qkv_bias=True,
             positions=Positions.LEARNED, table=table,
@@ -134,6 +136,20 @@ def _transformers(caller: Settings, model: Architecture | None) -> TrainedModel:
         recompute="full" if again else "none",
         fused_attention=False,
     )
+
+
+def _overrides(caller: Settings) -> dict[str, str]:
+    """GPT-2's configuration with what an argument overrides."""
+    key = "config-overrides"
+    found = {"n_embd": "768", "n_head": "12", "n_layer": "12", "n_positions": "1024"}
+    for part in filter(None, str(caller.value(key, "")).split(",")):
+        name, _, value = part.partition("=")
+        sizes = name in found and value.isdecimal() and int(value) > 0
+        if not sizes and name not in ("gradient_checkpointing", "use_cache"):
+            caller.wrong(key, part, "sizes n_embd, n_head, n_layer, n_positions; gradient_checkpointing; use_cache")
+        else:
+            found[name] = value
+    return found
 
 
 def _micro_batch(settings: Settings, called: TrainedModel) -> int:

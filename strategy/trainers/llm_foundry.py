@@ -37,7 +37,7 @@ def plain_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
         if name is None:
             return value
         other = found.get(name[1], found.get(f"variables.{name[1]}"))
-        return other if not isinstance(other, str) or not _VARIABLE.fullmatch(other) else None
+        return value if other is None or _VARIABLE.fullmatch(str(other)) else other
 
     return {key: put_in(value) for key, value in found.items()}
 

@@ -38,8 +38,8 @@ def arguments_in(document: Mapping[str, Any]) -> dict[str, Any]:
     return found | flat(others)
 
 
-def read_megatron(settings: Settings, model: Architecture | None = None) -> TrainedModel:
-    """What Megatron's arguments say; `model` is there where they name none."""
+def read_megatron(settings: Settings, model: Architecture | None = None, *, fork: bool = False) -> TrainedModel:
+    """What Megatron's arguments say; `model` is there where they name none, `fork` is Megatron-DeepSpeed's."""
     sequence = _sequence(settings)
     tp = settings.count("tensor-model-parallel-size", 1)
     found = megatron_model(settings, sequence, tp) if model is None else model
@@ -57,7 +57,7 @@ def read_megatron(settings: Settings, model: Architecture | None = None) -> Trai
         settings.pass_over("there are no experts", "expert-*", "moe-*", "create-moe-param-group", "*moe-token-dropping")
     one_node = settings.maybe("nproc-per-node") or 0
     nodes = settings.maybe("nnodes") or 0
-    own = _own_modules(settings)
+    own = not fork and _own_modules(settings)
     return TrainedModel(
         trainer=Trainer.MEGATRON,
         model=found,
@@ -83,7 +83,7 @@ def read_megatron(settings: Settings, model: Architecture | None = None) -> Trai
         recompute=recompute,
         recompute_modules=modules,
         recompute_layers=layers,
-        fused_attention=_fused(settings, own=own),
+        fused_attention=_fused(settings, own=own or fork),
         own_kernels=own,
         deterministic=settings.flag("deterministic-mode"),
         exposed=_exposed(settings, zero),
@@ -176,12 +176,13 @@ def _precision(settings: Settings) -> tuple[str, str]:
 
 def _zero(settings: Settings) -> int:
     """The stage of ZeRO that Megatron's ways of sharing come to."""
-    optimizer = settings.flag("use-distributed-optimizer")
+    if settings.flag("use-torch-fsdp2") or settings.flag("use-megatron-fsdp"):
+        settings.pass_over("the way of sharing says it", "use-distributed-optimizer")
     if settings.flag("use-torch-fsdp2"):
         return 3
     if settings.flag("use-megatron-fsdp"):
         return settings.word("data-parallel-sharding-strategy", SHARDING, "no_shard")
-    return 1 if optimizer else 0
+    return 1 if settings.flag("use-distributed-optimizer") else 0
 
 
 def _gradients(settings: Settings) -> str:
@@ -230,11 +231,19 @@ def _own_modules(settings: Settings) -> bool:
 
 def _fused(settings: Settings, *, own: bool) -> bool:
     """Whether attention keeps no scores: Transformer Engine's does not, that of Megatron's own modules does."""
+    if not own:
+        settings.pass_over("Transformer Engine's attention is fused", "use-flash-attn*")
     if "attention-backend" in settings:
+        settings.pass_over("attention-backend says it", "use-flash-attn*")
         return settings.word(
             "attention-backend", {"auto": True, "flash": True, "fused": True, "unfused": False, "local": False}, "auto"
         )
-    return settings.flag("use-flash-attn") or settings.flag("use-flash-attn-triton") or not own
+    if not own:
+        return True
+    if settings.flag("use-flash-attn"):
+        settings.pass_over("use-flash-attn says it", "use-flash-attn-triton")
+        return True
+    return settings.flag("use-flash-attn-triton")
 
 
 def _exposed(settings: Settings, zero: int) -> tuple[str, ...]:

@@ -50,9 +50,8 @@ def read_megatron_bridge(settings: Settings, model: Architecture | None = None, 
     elif model is None:
         settings.assume(f"the model is {name}, after the name of the file")
     tp, pp = count("tensor_model_parallel_size", 1), count("pipeline_model_parallel_size", 1)
-    virtual = count("virtual_pipeline_model_parallel_size", 1)
+    virtual = count("virtual_pipeline_model_parallel_size", 1) if pp > 1 else 1
     if pp == 1:
-        virtual = 1
         settings.pass_over("there is no pipeline", "*virtual_pipeline*", "*.vp", "pp_layout")
     if found.experts:
         ep, etp = count("expert_model_parallel_size", 1), count("expert_tensor_parallel_size", 1)
@@ -71,10 +70,11 @@ def read_megatron_bridge(settings: Settings, model: Architecture | None = None, 
         settings.wrong(keys["precision"], recipe, ", ".join(PRECISIONS))
     wide = settings.flag("ConfigContainer.mixed_precision.grad_reduce_in_fp32", True)
     sharded = _sharded(settings, keys)
-    scheme = str(settings.value("peft", "none"))
-    rank = settings.maybe("peft.dim") or (16 if scheme == "lora" else 0)
-    if scheme == "lora":
+    adapted = settings.word("peft", {"none": False, "lora": True, "dora": True}, "none")
+    rank = settings.maybe("peft.dim") or (16 if adapted else 0)
+    if adapted:
         settings.defaults["peft.dim"] = rank
+    offloaded = settings.maybe("cpu_offloading_num_layers")
     return TrainedModel(
         trainer=Trainer.NEMO,
         framework="megatron-bridge",
@@ -98,7 +98,7 @@ def read_megatron_bridge(settings: Settings, model: Architecture | None = None, 
         recompute=kind,
         recompute_modules=modules,
         recompute_layers=layers,
-        offload=("activations",) if settings.maybe("cpu_offloading_num_layers") else (),
+        offload=(f"activations of {offloaded} layers",) if offloaded else (),
         adapter_rank=rank,
     )
 

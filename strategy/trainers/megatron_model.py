@@ -74,9 +74,8 @@ def _layers(settings: Settings, sequence: int) -> tuple[Kind, int, int, float]:
         decoder = settings.count("decoder-num-layers", layers or None)
         share = settings.count("decoder-seq-length") / sequence
         return Kind.ENCODER_DECODER, encoder + decoder, decoder, share or DECODER_SHARE
-    masked = "bert-no-binary-head" in settings or str(settings.values.get("tokenizer-type", "")).startswith("Bert")
-    if settings.flag("bert-no-binary-head"):
-        settings.assume("next-sentence prediction is left out of the price, as the file does")
+    masked = str(settings.values.get("tokenizer-type", "")).startswith("Bert")
+    masked = masked or settings.flag("bert-no-binary-head")
     if "hybrid-layer-pattern" in settings:
         pattern = _pattern(settings)
         return Kind.DECODER, len(pattern.replace("|", "")), 0, 1.0
@@ -167,8 +166,10 @@ def _positions(settings: Settings, sequence: int) -> dict[str, object]:
         settings.pass_over("positions are rotary", "position-embedding-type", "*no-position-embedding")
     else:
         kind = settings.word("position-embedding-type", kinds, "none" if hybrid else "learned_absolute")
-        if settings.flag("no-position-embedding"):
-            kind = kind if kind is not Positions.LEARNED else Positions.NONE
+        if kind is not Positions.LEARNED:
+            settings.pass_over("only learned positions can be left out", "no-position-embedding")
+        elif settings.flag("no-position-embedding"):
+            kind = Positions.NONE
     table = "max-position-embeddings"
     if kind is Positions.LEARNED:
         settings.pass_over("positions are learned", "rotary-*", "use-rope-scaling", "mscale*")

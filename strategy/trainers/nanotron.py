@@ -69,7 +69,10 @@ def _model(settings: Settings, tp: int) -> Architecture:
     width, heads = settings.count(key("hidden_size")), settings.count(key("num_attention_heads"))
     settings.pass_over("positions are rotary, without a table", key("max_position_embeddings"))
     settings.word(key("hidden_act"), {"silu": 1}, "silu")
-    qwen = settings.flag(key("is_qwen2_config"))
+    if key("attention_bias") in settings:
+        bias = settings.flag(key("attention_bias"))
+    else:
+        bias = settings.flag(key("is_qwen2_config"))
     settings.pass_over("the model's class says it", key("is_*_config"))
     # Ranks of the tensor axis share out the rows of the embedding.
     multiple = settings.count("model.make_vocab_size_divisible_by", 1) * tp
@@ -87,7 +90,7 @@ def _model(settings: Settings, tp: int) -> Architecture:
         activation="silu",
         tied=settings.flag(key("tie_word_embeddings")),
         rms_norm=True,
-        qkv_bias=settings.flag(key("attention_bias"), qwen) if qwen else False,
+        qkv_bias=bias,
         epsilon=settings.figure(key("rms_norm_eps"), 1e-6),
         positions=Positions.ROTARY,
         rotary_base=settings.figure(key("rope_theta"), 10000.0),

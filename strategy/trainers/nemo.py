@@ -39,9 +39,8 @@ def read_nemo(settings: Settings, model: Architecture | None = None) -> TrainedM
     else:
         ep = 1
         settings.pass_over("there are no experts", "model.expert_*", "model.moe_*")
-    virtual = settings.count("model.virtual_pipeline_model_parallel_size", 1)
+    virtual = settings.count("model.virtual_pipeline_model_parallel_size", 1) if pp > 1 else 1
     if pp == 1:
-        virtual = 1
         settings.pass_over("there is no pipeline", "model.virtual_*", "model.overlap_p2p_comm", "model.batch_p2p_comm")
     per_node, nodes = settings.count("trainer.devices", 1), settings.count("trainer.num_nodes", 1)
     kind, modules, layers = _recompute(settings, pp * virtual)
@@ -51,7 +50,7 @@ def read_nemo(settings: Settings, model: Architecture | None = None) -> TrainedM
         settings.assume("with megatron_amp_O2 the state of the optimiser is shared out, as its distributed Adam does")
         shared = True
     rank = 0
-    if str(settings.value("model.peft.peft_scheme", "none")) == "lora":
+    if settings.word("model.peft.peft_scheme", {"none": False, "lora": True}, "none"):
         rank = settings.count("model.peft.lora_tuning.adapter_dim", 32)
     if tp == 1:
         settings.pass_over("there is no tensor parallelism", "model.sequence_parallel", "model.*tp_comm*")
@@ -86,6 +85,8 @@ def read_nemo(settings: Settings, model: Architecture | None = None) -> TrainedM
 def _model(settings: Settings, tp: int) -> Architecture:
     base = settings.value("model.base_config")
     named = known_model(str(base)) if base is not None else None
+    if base is not None and named is None:
+        settings.wrong("model.base_config", base, "a known model, such as 405b")
     own = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
     if named is None and all(f"model.{key}" in settings for key in own[:3]):
         width, heads = settings.count("model.hidden_size"), settings.count("model.num_attention_heads")

@@ -65,6 +65,7 @@ class Settings:
         self.unused: dict[str, str] = {}
         self.assumed: list[str] = []
         self._used: set[str] = set()
+        self._aside: dict[str, str] = {}
         self._problems: list[InputError] = []
 
     def __contains__(self, key: str) -> bool:
@@ -139,6 +140,12 @@ class Settings:
                 if fnmatchcase(key, pattern) and key not in self._used:
                     self.unused[key] = why
 
+    def set_aside(self, why: str, *keys: str) -> None:
+        """Keys that another file overrides: as if they were not there."""
+        for key in keys:
+            if self.values.pop(key, None) is not None:
+                self._aside[key] = why
+
     def assume(self, what: str) -> None:
         """State what was taken in place of what the file leaves open or no figure follows."""
         if what not in self.assumed:
@@ -165,7 +172,8 @@ class Settings:
     def passed_over(self) -> dict[str, str]:
         """Key -> why it changes neither time nor memory."""
         listed = dict(self._matching(reviewed_keys(self.trainer).unused))
-        return listed | {key: why for key, why in self.unused.items() if key not in self._used}
+        own = {key: why for key, why in self.unused.items() if key not in self._used}
+        return listed | own | self._aside
 
     def not_understood(self) -> list[str]:
         """Keys that nobody reads and no table lists."""

@@ -123,37 +123,49 @@ def read_torchtitan(settings: Settings, model: Architecture | None = None) -> Tr
 def _model(settings: Settings) -> Architecture:
     """The model that family and flavour name."""
     if "model_spec._args" in settings:
-        flavour = str(settings.value("model_spec._args")[0])
-        assets = str(settings.values.get("module") or settings.values.get("hf_assets_path", ""))
-        for key in ("module", "hf_assets_path"):
-            if key in settings and settings.values[key] == assets:
-                settings.value(key)
-        settings.pass_over("the flavour of the model says it", "loss.*")
-        plain = assets.lower().replace("-", "").replace("_", "")
-        families = {name.split("/")[1] for name in known_models() if name.startswith("torchtitan/")}
-        named = [one for one in sorted(families) if one.replace("_", "") in plain]
-        candidates = [f"torchtitan/{one}/{flavour}" for one in named] or [
-            name for name in known_models() if name.startswith("torchtitan/") and name.endswith(f"/{flavour}")
-        ]
-        if named or len(candidates) == 1:
-            settings.assume(f"the model is {candidates[0]}, after its flavour and the name of its assets")
-        name = candidates[0] if candidates else flavour
-    elif settings.values.get("model.name") == "transformers_modeling_backend":
+        return _registered(settings)
+    if settings.values.get("model.name") == "transformers_modeling_backend":
         settings.value("model.name")
         settings.value("model.flavor")
-        name = str(settings.value("hf_transformers.model", "meta-llama/Llama-3.2-1B"))
-        name = "torchtitan/qwen3/debugmodel" if settings.values.get("model.flavor") == "debugmodel" else name
-    else:
-        family, flavour = str(settings.value("model.name", "llama3")), str(settings.value("model.flavor", "debugmodel"))
-        family = "llama3" if family == "llama3_ft" else family
-        name = f"torchtitan/{family}/{flavour}" if family not in _FAMILIES else f"{family}-{flavour.lower()}"
-        name = flavour.lower().rpartition("/")[2] if "/" in flavour else name
-    found = known_models().get(name) or known_model(name)
-    if found is None:
-        known = [one for one in known_models() if one.startswith("torchtitan/")]
-        settings.wrong("model.flavor", name, "a flavour that is known", hint=did_you_mean(name, known))
-        return known_models()["torchtitan/llama3/debugmodel"]
-    return found
+        if settings.word("model.flavor", {"debugmodel": True, "full": False}, "full"):
+            settings.pass_over("the flavour of the model says it", "hf_transformers.*")
+            return known_models()["torchtitan/qwen3/debugmodel"]
+        key = "hf_transformers.model"
+        return _found(settings, key, known_model(str(settings.value(key, ""))))
+    flavour = str(settings.value("model.flavor", "debugmodel"))
+    if "/" in flavour:
+        settings.pass_over("the flavour of the model says it", "model.name")
+        return _found(settings, "model.flavor", known_model(flavour))
+    family = str(settings.value("model.name", "llama3"))
+    family = "llama3" if family == "llama3_ft" else family
+    name = f"{family}-{flavour.lower()}" if family in _FAMILIES else f"torchtitan/{family}/{flavour}"
+    return _found(settings, "model.flavor", known_models().get(name), name)
+
+
+def _registered(settings: Settings) -> Architecture:
+    """The model of a Python configuration: a flavour, of the family that its module or its assets name."""
+    spec = settings.value("model_spec._args")
+    flavour = str(spec[0]) if isinstance(spec, list) and len(spec) == 1 else str(spec)
+    settings.pass_over("the flavour of the model says it", "loss.*")
+    names = [name for name in known_models() if name.startswith("torchtitan/") and name.endswith(f"/{flavour}")]
+    if len(names) > 1:
+        key = "module" if "module" in settings else "hf_assets_path"
+        plain = str(settings.value(key, "")).lower().replace("-", "").replace("_", "")
+        plain = "llama3" if "tests/assets" in plain else plain
+        names = [name for name in names if name.split("/")[1].replace("_", "") in plain]
+    if len(names) == 1:
+        settings.assume(f"the model is {names[0]}, after its flavour and its module or assets")
+    return _found(settings, "model_spec._args", known_models()[names[0]] if len(names) == 1 else None, flavour)
+
+
+def _found(settings: Settings, key: str, model: Architecture | None, name: str = "") -> Architecture:
+    """The model, if there is one."""
+    if model is not None:
+        return model
+    known = [one for one in known_models() if one.startswith("torchtitan/")]
+    name = name or str(settings.values.get(key, ""))
+    settings.wrong(key, name, "a model that is known", hint=did_you_mean(name, known))
+    return known_models()["torchtitan/llama3/debugmodel"]
 
 
 def _key(settings: Settings, name: str) -> str:
@@ -222,10 +234,12 @@ def _precision(settings: Settings) -> str:
     """Precision of products; converters put them into 8 bits."""
     converters = settings.value("model.converters") or settings.value("model_spec.converters") or []
     old = settings.flag("float8.enable_float8_linear")
-    text = json.dumps(converters).lower()
-    if "mx" in text:
+    names = [str(one["_type"] if isinstance(one, dict) else one).lower() for one in converters]
+    if strange := [name for name in names if not name.startswith(("float8", "mx", "quantize.", "lora"))]:
+        settings.wrong("model.converters", strange[0], "float8 or mx")
+    if any(name.startswith("mx") or ".mx" in name for name in names):
         return "mx8"
-    if "float8" not in text and not old:
+    if not any("float8" in name for name in names) and not old:
         settings.pass_over("nothing is in 8 bits", "quantize.*", "float8.*")
         return "half"
     key = "float8.recipe_name" if "float8.recipe_name" in settings else "quantize.linear.float8.recipe_name"
