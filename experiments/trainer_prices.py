@@ -20,6 +20,7 @@ from strategy.layout.config import PlanConfig
 from strategy.search.search import MOST_DEVICES, search
 from strategy.space.request import Request
 from strategy.trainers.architecture import description
+from strategy.trainers.of_plan import said_of_plan
 from strategy.trainers.priced import Machine, TrainerPrice, priced
 from strategy.trainers.trained import TrainedModel, configured, training_of
 
@@ -108,16 +109,17 @@ def searched(
     result = search(request, simulate=simulated_step, budget=budget)
     machine = machine_of_cluster(cluster)
     found: list[tuple[bool, float, int]] = []
-    prices = []
+    prices: list[tuple[PlanConfig, TrainerPrice]] = []
     configs = [result.plan.config, *(config for config, _ in result.runners_up)]
-    for number, config in enumerate(configs):
+    # What a search shares out though its configuration does not ask for it, its plan shows.
+    zero = said_of_plan(result.plan, read.trainer).trained.zero
+    for config in configs:
         try:
-            price = priced(configured(read, config), machine, fitted)
+            price = priced(configured(read, config, zero), machine, fitted)
         except InputError:
             continue
         found.append((not price.fits, price.step_time_s, len(prices)))
         prices.append((config, price))
-        del number
     if not found:
         raise InfeasibleError("the closed form prices none of the plans that the search found")
     config, price = prices[min(found)[2]]

@@ -190,7 +190,7 @@ def pins_of(read: TrainedModel, gpus: int) -> Pins:
     dp = gpus // read.replica_gpus
     batch = batch_of(read, gpus)
     return Pins(
-        dp=dp * 1,
+        dp=dp,
         tp=read.tp,
         cp=read.cp,
         ep=read.ep,
@@ -217,8 +217,8 @@ def training_of(read: TrainedModel, gpus: int) -> Training:
     return Training(batch_of(read, gpus), precision=kinds[read.half], optimizer=Optimizer(rule))
 
 
-def configured(read: TrainedModel, config: PlanConfig) -> TrainedModel:
-    """The same model and training, cut as a configuration of the search says."""
+def configured(read: TrainedModel, config: PlanConfig, zero: int) -> TrainedModel:
+    """The same model and training, cut as a configuration of the search says, at this stage of ZeRO at least."""
     modules = read.recompute_modules
     if config.recompute is Recompute.SELECTIVE:
         modules = ("core_attn",)
@@ -235,7 +235,7 @@ def configured(read: TrainedModel, config: PlanConfig) -> TrainedModel:
         etp=1,
         virtual=config.virtual_stages,
         schedule=config.schedule,
-        zero=config.zero_stage,
+        zero=max(config.zero_stage, zero if config.dp > 1 else 0),
         replicas=1,
         sequence_parallel=config.tp > 1,
         recompute="none" if config.recompute is Recompute.MEMORY_BOUND else str(config.recompute),
