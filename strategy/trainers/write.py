@@ -26,7 +26,7 @@ from strategy.trainers.trained import TrainedModel, Trainer
 WRITTEN = (Trainer.MEGATRON, Trainer.TORCHTITAN, Trainer.DEEPSPEED)
 ENDINGS = {Trainer.MEGATRON: ".sh", Trainer.TORCHTITAN: ".toml", Trainer.DEEPSPEED: ".json"}
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-_NOT_COMPARED = ("trainer", "model", "framework", "exposed", "gradients", "deterministic")
+_NOT_COMPARED = ("trainer", "model", "gpus_per_node", "framework", "exposed", "gradients", "deterministic")
 """Fields that are the trainer's own, or compared otherwise."""
 
 
