@@ -69,7 +69,7 @@ def _yaml(text: str, where: str) -> object:
     except ImportError:
         raise EnvironmentLacks(f"{where} is YAML, which PyYAML reads: pip install 'sbplan[trainers]'") from None
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError("cannot be read as YAML", where=where, got=str(error)) from None
 

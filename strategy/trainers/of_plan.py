@@ -151,6 +151,10 @@ def _along_tensor_axis(plan: Plan) -> tuple[bool, list[str]]:
         if graph.values[name].layer is None and vocabulary in shape:
             if sbp != Split(shape.index(vocabulary)):
                 others.append(f"{name} as {sbp}")
+        elif graph.values[name].layer is None and len(shape) > 1:
+            # A table of positions is read whole, or by position as the norms are.
+            if sbp not in (B, Split(0)):
+                others.append(f"{name} as {sbp}")
         elif not rule(op, name, sbp):
             others.append(f"{name} as {sbp}")
         elif len(shape) == 1 and graph.values[name].layer is not None and sbp == B and _is_norm(graph, op):

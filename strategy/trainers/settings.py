@@ -167,7 +167,9 @@ class Settings:
 
     def unpriced(self) -> dict[str, str]:
         """Key -> why it changes time or memory though no figure follows it; of those that nobody reads."""
-        return dict(self._matching(reviewed_keys(self.trainer).unpriced))
+        unused = self.passed_over()
+        found = self._matching(reviewed_keys(self.trainer).unpriced)
+        return {key: why for key, why in found if key not in unused}
 
     def passed_over(self) -> dict[str, str]:
         """Key -> why it changes neither time nor memory."""
