@@ -21,7 +21,7 @@ from strategy.search.search import MOST_DEVICES, search
 from strategy.space.request import Request
 from strategy.trainers.architecture import description
 from strategy.trainers.of_plan import said_of_plan
-from strategy.trainers.priced import Machine, TrainerPrice, priced
+from strategy.trainers.priced import PricedMachine, TrainerPrice, priced
 from strategy.trainers.trained import TrainedModel, configured, training_of
 
 _TOLD = 0.02
@@ -61,17 +61,17 @@ def cluster_of(gpu: str, gpus: int) -> Cluster | None:
     return replace(found, name=f"{name}:{gpus // per_node}", nodes=gpus // per_node, devices_per_node=per_node)
 
 
-def machine_of(gpu: str, gpus: int, per_node: int) -> Machine:
+def machine_of(gpu: str, gpus: int, per_node: int) -> PricedMachine:
     """GPUs of a kind that no preset has: by its data sheet.
 
     Raises:
         InputError: there is no sheet of it.
     """
     sheet = named_sheet(gpu) or named_sheet(gpu.upper()) or device(gpu.upper())
-    return Machine(sheet, gpus, min(per_node or min(sheet.domain, 8), gpus))
+    return PricedMachine(sheet, gpus, min(per_node or min(sheet.domain, 8), gpus))
 
 
-def machine_of_cluster(cluster: Cluster) -> Machine:
+def machine_of_cluster(cluster: Cluster) -> PricedMachine:
     """A cluster of alike nodes as the closed form sees it.
 
     Raises:
@@ -82,7 +82,7 @@ def machine_of_cluster(cluster: Cluster) -> Machine:
         raise InputError("the closed form prices clusters of alike nodes", where=cluster.name, expected=expected)
     fabric = cluster.fabric if cluster.fabric != "tcp" else "edr"
     sheet = replace(sheet_of(cluster.device), nic_bytes_per_s=cluster.inter.bytes_per_s)
-    return Machine(sheet, cluster.devices, cluster.devices_per_node, fabric, cluster.host)
+    return PricedMachine(sheet, cluster.devices, cluster.devices_per_node, fabric, cluster.host)
 
 
 def searched(

@@ -32,10 +32,10 @@ def run(args: argparse.Namespace) -> int:
     """Read the plan, write the files, say what they leave out."""
     from strategy.base.files import write_atomic
     from strategy.plan.plan import read_plan
-    from strategy.trainers.trained import Trainer
+    from strategy.trainers.trained import TrainerName
     from strategy.trainers.write import ENDINGS, write_configuration
 
-    trainer = Trainer(args.to)
+    trainer = TrainerName(args.to)
     out = args.out or args.plan.with_suffix(ENDINGS[trainer])
     if out == args.plan:
         out = out.with_stem(f"{out.stem}-{trainer}")

@@ -14,7 +14,7 @@ from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 if TYPE_CHECKING:
     from experiments.trainer_prices import Alternative
     from strategy.hardware.cluster import Cluster
-    from strategy.trainers.priced import Machine, TrainerPrice
+    from strategy.trainers.priced import PricedMachine, TrainerPrice
     from strategy.trainers.read import ReadConfiguration
 
 FROM = ("megatron", "torchtitan", "deepspeed", "nemo", "megatron-bridge", "nanotron", "llm-foundry")
@@ -61,9 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from strategy.trainers.priced import priced
     from strategy.trainers.read import read_configuration
 
-    found = read_configuration(
-        args.file, trainer=args.trainer, model=args.model, sequence=args.seq, gpu=args.gpu or ""
-    )
+    found = read_configuration(args.file, trainer=args.trainer, model=args.model, sequence=args.seq, gpu=args.gpu or "")
     machine, cluster = _machine(args, found)
     price = priced(found.trained, machine, shipped())
     alternative, left_out = None, "--no-search"
@@ -91,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _machine(args: argparse.Namespace, found: ReadConfiguration) -> tuple[Machine, Cluster | None]:
+def _machine(args: argparse.Namespace, found: ReadConfiguration) -> tuple[PricedMachine, Cluster | None]:
     """On what it is priced."""
     from experiments.machine import find_machine
     from experiments.trainer_prices import cluster_of, machine_of, machine_of_cluster
@@ -164,7 +162,7 @@ def document(
     }
 
 
-def _summary(found: ReadConfiguration, machine: Machine) -> str:
+def _summary(found: ReadConfiguration, machine: PricedMachine) -> str:
     read = found.trained
     dp = machine.gpus // read.replica_gpus
     names = {"dp": dp, "tp": read.tp, "pp": read.pp, "cp": read.cp, "ep": read.ep, "virtual": read.virtual}

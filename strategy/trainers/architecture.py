@@ -26,7 +26,7 @@ class Kind(StrEnum):
     ENCODER_DECODER = "encoder-decoder"
 
 
-class Positions(StrEnum):
+class PositionKind(StrEnum):
     """How a model knows where a token stands."""
 
     LEARNED = "learned"
@@ -35,7 +35,7 @@ class Positions(StrEnum):
     NONE = "none"
 
 
-DECODER_SHARE = 0.25
+WRITTEN_SHARE = 0.25
 """Of positions that a T5 writes over those that it reads, where the file does not say."""
 SSM_STATE = 128
 
@@ -82,7 +82,7 @@ class Architecture:
     qkv_bias: bool = False
     head_norm: bool = False
     epsilon: float = 1e-5
-    positions: Positions = Positions.ROTARY
+    positions: PositionKind = PositionKind.ROTARY
     table: int = 0
     rotary_base: float = 10000.0
     rotary_share: float = 1.0
@@ -251,7 +251,7 @@ def description(model: Architecture, sequence: int) -> Model:
         before=before,
         windows=tuple(window for window, _ in named),
         sparse=tuple(sparse for _, sparse in named),
-        rotary_base=model.rotary_base if model.positions is Positions.ROTARY else 0.0,
+        rotary_base=model.rotary_base if model.positions is PositionKind.ROTARY else 0.0,
         rotary_width=0 if turning == model.head_width or model.key_latent else turning - turning % 2,
         layer_norm=not model.rms_norm,
         epsilon=model.epsilon,
@@ -297,13 +297,15 @@ def of_model(model: Model) -> Architecture:
         head = model.width // model.heads
         return Architecture(
             model.layers, model.width, model.heads, model.heads, head, 4 * model.width, model.vocabulary, tied=True,
-            biases=True, qkv_bias=True, positions=Positions.LEARNED, table=model.sequence,
+            biases=True, qkv_bias=True, positions=PositionKind.LEARNED, table=model.sequence,
         )  # fmt: skip
     if isinstance(model, LlamaConfig | MixtralConfig):
         return of_model(as_decoder(model))
     if not isinstance(model, DecoderConfig):
         expected = "GPT, Llama, Mixtral or another decoder of text"
-        raise InputError("trainers of language models cannot say this model", got=type(model).__name__, expected=expected)
+        raise InputError(
+            "trainers of language models cannot say this model", got=type(model).__name__, expected=expected
+        )
     period = model.sparse[model.before : len(model.sparse) - model.after]
     windows = model.windows[model.before : len(model.windows) - model.after]
     return Architecture(
@@ -322,7 +324,7 @@ def of_model(model: Model) -> Architecture:
         qkv_bias=model.qkv_bias,
         head_norm=model.head_norm == HeadNorm.HEAD,
         epsilon=model.epsilon,
-        positions=Positions.ROTARY if model.rotary_base else Positions.NONE,
+        positions=PositionKind.ROTARY if model.rotary_base else PositionKind.NONE,
         rotary_base=model.rotary_base or 10000.0,
         rotary_share=(model.rotary_width or model.head_width) / model.head_width,
         window=max(windows),

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from strategy.trainers.architecture import Architecture, Positions
+from strategy.trainers.architecture import Architecture, PositionKind
 from strategy.trainers.megatron import is_megatron, read_megatron
 from strategy.trainers.settings import Settings
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 CONFIG = "deepspeed-config"
-SEQUENCE = 2048
+USUAL_SEQUENCE = 2048
 _DEVICES = {"none": False, "cpu": True, "nvme": True}
 _GRADIENTS = {"fp32": "single", "fp16": "half", "bf16": "half"}
 _RULES = {
@@ -49,10 +49,10 @@ def read_deepspeed(
         exposed: tuple[str, ...] = ()
     else:
         exposed = () if settings.flag("zero_optimization.overlap_comm") else ("gradients",)
-    megatron = called.trainer is Trainer.MEGATRON
+    megatron = called.trainer is TrainerName.MEGATRON
     return replace(
         called,
-        trainer=Trainer.DEEPSPEED,
+        trainer=TrainerName.DEEPSPEED,
         framework=("megatron-deepspeed" if stage else "megatron-fork") if megatron else "",
         micro_batch=_micro_batch(settings, called),
         **_batch(settings, called),
@@ -62,28 +62,24 @@ def read_deepspeed(
         gradients=settings.word("data_types.grad_accum_dtype", _GRADIENTS, "bf16")
         if "data_types.grad_accum_dtype" in settings
         else called.gradients,
-        optimizer=settings.word("optimizer.type", _RULES, "Adam")
-        if "optimizer.type" in settings
-        else called.optimizer,
+        optimizer=settings.word("optimizer.type", _RULES, "Adam") if "optimizer.type" in settings else called.optimizer,
         exposed=exposed,
         offload=tuple(sorted({*called.offload, *_offload(settings, stage)})),
     )
 
 
-def _called(
-    settings: Settings, caller: Settings | None, model: Architecture | None, sequence: int
-) -> TrainedModel:
+def _called(settings: Settings, caller: Settings | None, model: Architecture | None, sequence: int) -> TrainedModel:
     """What the caller says."""
     if caller is None:
         if model is None:
             hint = "give --model: the arguments of the script that calls DeepSpeed, a preset or a config.json"
             settings.missing("model", f"a model, which DeepSpeed's file does not name; {hint}")
             model = Architecture(1, 1, 1, 1, 1, 1, 1)
-        length = sequence or model.table or SEQUENCE
+        length = sequence or model.table or USUAL_SEQUENCE
         if not sequence:
             settings.defaults["sequence"] = length
         settings.assume("without a caller's arguments the only parallelism is over samples")
-        return TrainedModel(Trainer.DEEPSPEED, model, length, 1, micro_batches=1, half="single")
+        return TrainedModel(TrainerName.DEEPSPEED, model, length, 1, micro_batches=1, half="single")
     if is_megatron(caller.values):
         for name, keys in _SAME.items():
             if any(key in settings for key in keys):
@@ -119,13 +115,13 @@ def _transformers(caller: Settings, model: Architecture | None) -> TrainedModel:
         width, heads, layers = (int(figures[key]) for key in ("n_embd", "n_head", "n_layer"))
         model = Architecture(
             layers, width, heads, heads, width // heads, 4 * width, 50257, tied=True, biases=True, qkv_bias=True,
-            positions=Positions.LEARNED, table=table,
+            positions=PositionKind.LEARNED, table=table,
         )  # fmt: skip
     again = figures.get("gradient_checkpointing") == "true" or caller.flag("gradient-checkpointing")
     one_node, nodes = caller.maybe("nproc-per-node") or 0, caller.maybe("nnodes") or 0
     half = "bf16" if caller.flag("bf16") else "fp16" if caller.flag("fp16") else "single"
     return TrainedModel(
-        Trainer.DEEPSPEED,
+        TrainerName.DEEPSPEED,
         model,
         table,
         caller.count("per-device-train-batch-size", 8),
@@ -157,7 +153,7 @@ def _micro_batch(settings: Settings, called: TrainedModel) -> int:
     return settings.count(key) if key in settings else called.micro_batch
 
 
-def _batch(settings: Settings, called: TrainedModel) -> dict[str, int]:
+def _batch(settings: Settings, called: TrainedModel) -> dict[str, Any]:
     """Samples of a step, or micro-batches of one."""
     if "train_batch_size" in settings:
         settings.pass_over("train_batch_size says it", "gradient_accumulation_steps")
@@ -171,7 +167,7 @@ def _batch(settings: Settings, called: TrainedModel) -> dict[str, int]:
 def _offload(settings: Settings, stage: int) -> list[str]:
     """What waits on the host; DeepSpeed offloads states that ZeRO shares out, and parameters at stage 3 alone."""
     group = "zero_optimization"
-    found = []
+    found: list[str] = []
     if stage == 0:
         settings.pass_over("nothing is shared out", f"{group}.cpu_offload", f"{group}.offload_*")
         return found

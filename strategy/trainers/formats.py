@@ -1,7 +1,7 @@
-"""Formats: the text of a trainer's file as flat keys, `a.b.c` for what is nested. Lists are values.
+r"""Formats: the text of a trainer's file as flat keys, `a.b.c` for what is nested. Lists are values.
 
 JSON and TOML are read by Python's library, YAML by PyYAML, which is an extra. Argument lines are a shell's: one or many
-a line, `\\` at the end of a line goes on, `#` begins a comment; an argument without a value is true.
+a line, `\` at the end of a line goes on, `#` begins a comment; an argument without a value is true.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from strategy.base.errors import EnvironmentLacks, InputError
 from strategy.base.files import parse_json
 
-MOST_BYTES = 2**20
+MOST_FILE_BYTES = 2**20
 _NUMBER = re.compile(r"-?(\d[\d_]*)?\.?\d+(e-?\d+)?", re.IGNORECASE)
 
 
@@ -28,8 +28,10 @@ def read_text(path: Path) -> str:
         InputError: it is missing, too large or no text.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError("too large for a trainer's configuration", where=str(path), expected=f"{MOST_BYTES} bytes")
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise InputError(
+                "too large for a trainer's configuration", where=str(path), expected=f"{MOST_FILE_BYTES} bytes"
+            )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError("no such file", where=str(path)) from None
@@ -97,15 +99,15 @@ def arguments_of(text: str, where: str) -> dict[str, Any]:
     return {key: _typed(value) for key, value in found.items()}
 
 
-def flat(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """`{"a": {"b": 1}}` -> `{"a.b": 1}`; a table without keys is a value."""
-    return dict(_flat(document, prefix))
+    return dict(_flattened(document, prefix))
 
 
-def _flat(document: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _flattened(document: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in document.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flattened(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from strategy.base.errors import InputError, did_you_mean
 from strategy.models import PRESETS, find_model
 from strategy.models.huggingface.config import is_config
-from strategy.trainers.architecture import Architecture, Kind, Positions, of_model
+from strategy.trainers.architecture import Architecture, Kind, PositionKind, of_model
 
 ALIASES = {
     "llama31-405b": "llama3-405b",
@@ -33,7 +33,7 @@ def known_models() -> Mapping[str, Architecture]:
     for name, fields in table.items():
         del fields["source"]
         fields["kind"] = Kind(fields.get("kind", Kind.DECODER))
-        fields["positions"] = Positions(fields.get("positions", Positions.ROTARY))
+        fields["positions"] = PositionKind(fields.get("positions", PositionKind.ROTARY))
         found[name] = Architecture(**fields)
     return MappingProxyType(found)
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from strategy.trainers.architecture import Architecture, Positions
+from strategy.trainers.architecture import Architecture, PositionKind
 from strategy.trainers.known_models import known_model
 from strategy.trainers.settings import Settings
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 _VARIABLE = re.compile(r"\$\{([\w.]+)\}")
 _SHARDING = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3}
@@ -57,7 +57,7 @@ def read_llm_foundry(settings: Settings, model: Architecture | None = None) -> T
     whole = settings.flag("fsdp_config.activation_checkpointing")
     offload = ("activations",) if settings.flag("fsdp_config.activation_cpu_offload") else ()
     return TrainedModel(
-        trainer=Trainer.LLM_FOUNDRY,
+        trainer=TrainerName.LLM_FOUNDRY,
         model=found,
         sequence=sequence,
         micro_batch=settings.count("device_train_microbatch_size", 1),
@@ -96,7 +96,7 @@ def _model(settings: Settings, sequence: int) -> Architecture:
     settings.word("model.name", {"mpt_causal_lm": 1}, "mpt_causal_lm")
     width, heads = settings.count("model.d_model"), settings.count("model.n_heads")
     ratio = settings.figure("model.expansion_ratio", 4.0)
-    experts: dict[str, int] = {}
+    experts: dict[str, Any] = {}
     if "model.ffn_config.moe_num_experts" in settings:
         experts = {
             "experts": settings.count("model.ffn_config.moe_num_experts"),
@@ -114,7 +114,7 @@ def _model(settings: Settings, sequence: int) -> Architecture:
         tied=True,
         biases=not settings.flag("model.no_bias"),
         qkv_bias=not settings.flag("model.no_bias"),
-        positions=Positions.LEARNED,
+        positions=PositionKind.LEARNED,
         table=sequence,
         **experts,
     )

@@ -13,10 +13,10 @@ from typing import Any
 from strategy.closed_form.job import MODULES
 from strategy.layout.schedule import Schedule
 from strategy.trainers.architecture import Architecture
-from strategy.trainers.formats import flat
+from strategy.trainers.formats import flattened
 from strategy.trainers.megatron_model import megatron_model
 from strategy.trainers.settings import Settings
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 SCALING = {"delayed": "eight", "tensorwise": "eight", "blockwise": "row8", "mxfp8": "mx8", "custom": "eight"}
@@ -31,11 +31,11 @@ def is_megatron(keys: Mapping[str, Any]) -> bool:
 def arguments_in(document: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a document, without dashes; variables of the environment as `env.NAME`."""
     if "MODEL_ARGS" not in document:
-        return {key.replace("_", "-"): value for key, value in flat(document).items()}
+        return {key.replace("_", "-"): value for key, value in flattened(document).items()}
     found = {key.lstrip("-").replace("_", "-"): value for key, value in (document["MODEL_ARGS"] or {}).items()}
     found |= {f"env.{key}": value for key, value in (document.get("ENV_VARS") or {}).items()}
     others = {key: value for key, value in document.items() if key not in ("MODEL_ARGS", "ENV_VARS")}
-    return found | flat(others)
+    return found | flattened(others)
 
 
 def read_megatron(settings: Settings, model: Architecture | None = None, *, fork: bool = False) -> TrainedModel:
@@ -59,7 +59,7 @@ def read_megatron(settings: Settings, model: Architecture | None = None, *, fork
     nodes = settings.maybe("nnodes") or 0
     own = not fork and _own_modules(settings)
     return TrainedModel(
-        trainer=Trainer.MEGATRON,
+        trainer=TrainerName.MEGATRON,
         model=found,
         sequence=sequence,
         micro_batch=micro,
@@ -97,7 +97,7 @@ def _sequence(settings: Settings) -> int:
     return settings.count("seq-length")
 
 
-def _batch(settings: Settings) -> dict[str, int]:
+def _batch(settings: Settings) -> dict[str, Any]:
     if "step-batch-size-schedule" in settings:
         steps = settings.words("step-batch-size-schedule")
         last = steps[-1].rpartition(":")[2] if steps else ""

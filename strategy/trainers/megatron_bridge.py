@@ -14,7 +14,7 @@ from strategy.layout.schedule import Schedule
 from strategy.trainers.architecture import Architecture
 from strategy.trainers.known_models import known_model, known_models, model_in
 from strategy.trainers.settings import Settings
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 PRECISIONS = {"bf16": "half", "fp8_cs": "eight", "fp8_ds": "eight", "fp8_ss": "row8", "fp8_mx": "mx8", "nvfp4": "four"}
 _SHORT = {
@@ -76,7 +76,7 @@ def read_megatron_bridge(settings: Settings, model: Architecture | None = None, 
         settings.defaults["peft.dim"] = rank
     offloaded = settings.maybe("cpu_offloading_num_layers")
     return TrainedModel(
-        trainer=Trainer.NEMO,
+        trainer=TrainerName.NEMO,
         framework="megatron-bridge",
         model=found,
         sequence=settings.count(sequence, usual),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from strategy.trainers.architecture import DECODER_SHARE, SSM_STATE, Architecture, Kind, Positions
+from strategy.trainers.architecture import SSM_STATE, WRITTEN_SHARE, Architecture, Kind, PositionKind
 from strategy.trainers.settings import Settings
 
 VOCABULARIES = {
@@ -73,16 +74,16 @@ def _layers(settings: Settings, sequence: int) -> tuple[Kind, int, int, float]:
         encoder = settings.count("encoder-num-layers", layers or None)
         decoder = settings.count("decoder-num-layers", layers or None)
         share = settings.count("decoder-seq-length") / sequence
-        return Kind.ENCODER_DECODER, encoder + decoder, decoder, share or DECODER_SHARE
+        return Kind.ENCODER_DECODER, encoder + decoder, decoder, share or WRITTEN_SHARE
     masked = str(settings.values.get("tokenizer-type", "")).startswith("Bert")
     masked = masked or settings.flag("bert-no-binary-head")
     if "hybrid-layer-pattern" in settings:
         pattern = _pattern(settings)
         return Kind.DECODER, len(pattern.replace("|", "")), 0, 1.0
-    layers = settings.maybe("num-layers") or settings.maybe("encoder-num-layers")
-    if layers is None:
+    depth = settings.maybe("num-layers") or settings.maybe("encoder-num-layers")
+    if depth is None:
         settings.missing("num-layers", "the number of layers")
-    return (Kind.ENCODER if masked else Kind.DECODER), layers or 1, 0, 1.0
+    return (Kind.ENCODER if masked else Kind.DECODER), depth or 1, 0, 1.0
 
 
 def _pattern(settings: Settings) -> str:
@@ -95,7 +96,7 @@ def _pattern(settings: Settings) -> str:
     return pattern
 
 
-def _hybrid(settings: Settings, width: int) -> dict[str, int | str]:
+def _hybrid(settings: Settings, width: int) -> dict[str, Any]:
     if "hybrid-layer-pattern" not in settings:
         settings.pass_over("no layer scans its positions", "mamba-*", "is-hybrid-model")
         return {}
@@ -110,7 +111,7 @@ def _hybrid(settings: Settings, width: int) -> dict[str, int | str]:
     }
 
 
-def _linear(settings: Settings) -> dict[str, int]:
+def _linear(settings: Settings) -> dict[str, Any]:
     """Layers of linear attention (gated delta rule), which are priced as state-space mixers."""
     if "experimental-attention-variant" not in settings:
         settings.pass_over("no attention is linear", "linear-*")
@@ -124,7 +125,7 @@ def _linear(settings: Settings) -> dict[str, int]:
     return {"linear_every": every, "mixer_inner": values, "mixer_state": keys}
 
 
-def _attention(settings: Settings, width: int, heads: int) -> dict[str, int]:
+def _attention(settings: Settings, width: int, heads: int) -> dict[str, Any]:
     if settings.flag("multi-latent-attention"):
         settings.pass_over("latent attention has widths of its own", "kv-channels", "*query-group*")
         rotary = settings.count("qk-pos-emb-head-dim", 64)
@@ -152,30 +153,30 @@ def _default_ffn(settings: Settings, width: int, *, gated: bool) -> int:
     return found
 
 
-def _positions(settings: Settings, sequence: int) -> dict[str, object]:
+def _positions(settings: Settings, sequence: int) -> dict[str, Any]:
     kinds = {
-        "learned_absolute": Positions.LEARNED, "rope": Positions.ROTARY, "rotary": Positions.ROTARY,
-        "none": Positions.NONE, "alibi": Positions.ALIBI, "yarn": Positions.ROTARY, "relative": Positions.NONE,
+        "learned_absolute": PositionKind.LEARNED, "rope": PositionKind.ROTARY, "rotary": PositionKind.ROTARY,
+        "none": PositionKind.NONE, "alibi": PositionKind.ALIBI, "yarn": PositionKind.ROTARY, "relative": PositionKind.NONE,
     }  # fmt: skip
     hybrid = "hybrid-layer-pattern" in settings
     if settings.flag("multi-latent-attention"):
-        kind = Positions.ROTARY
+        kind = PositionKind.ROTARY
         settings.pass_over("latent attention turns a part of its own", "position-embedding-type", "rotary-percent")
     elif settings.flag("use-rotary-position-embeddings"):
-        kind = Positions.ROTARY
+        kind = PositionKind.ROTARY
         settings.pass_over("positions are rotary", "position-embedding-type", "*no-position-embedding")
     else:
         kind = settings.word("position-embedding-type", kinds, "none" if hybrid else "learned_absolute")
-        if kind is not Positions.LEARNED:
+        if kind is not PositionKind.LEARNED:
             settings.pass_over("only learned positions can be left out", "no-position-embedding")
         elif settings.flag("no-position-embedding"):
-            kind = Positions.NONE
+            kind = PositionKind.NONE
     table = "max-position-embeddings"
-    if kind is Positions.LEARNED:
+    if kind is PositionKind.LEARNED:
         settings.pass_over("positions are learned", "rotary-*", "use-rope-scaling", "mscale*")
         return {"positions": kind, "table": settings.count(table, sequence)}
     settings.pass_over("only learned positions have a table", table)
-    if kind is not Positions.ROTARY:
+    if kind is not PositionKind.ROTARY:
         settings.pass_over("positions are not rotary", "rotary-*", "use-rope-scaling", "mscale*")
         return {"positions": kind}
     return {
@@ -185,7 +186,7 @@ def _positions(settings: Settings, sequence: int) -> dict[str, object]:
     }
 
 
-def _experts(settings: Settings, layers: int, ffn: int) -> dict[str, int | float | bool]:
+def _experts(settings: Settings, layers: int, ffn: int) -> dict[str, Any]:
     if "num-experts" not in settings:
         return {}
     counts = [int(word) for word in settings.words("num-experts") if word.isdecimal()]

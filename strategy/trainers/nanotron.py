@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from strategy.layout.schedule import Schedule
-from strategy.trainers.architecture import Architecture, Positions
+from strategy.trainers.architecture import Architecture, PositionKind
 from strategy.trainers.settings import Settings
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 _MODEL = "model.model_config"
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "single"}
@@ -41,7 +41,7 @@ def read_nanotron(settings: Settings, model: Architecture | None = None) -> Trai
     wide = settings.flag("optimizer.accumulate_grad_in_fp32")
     kinds = {"adamW": "adamw", "sgd": "sgd"}
     return TrainedModel(
-        trainer=Trainer.NANOTRON,
+        trainer=TrainerName.NANOTRON,
         model=found,
         sequence=settings.count("tokens.sequence_length"),
         micro_batch=settings.count("tokens.micro_batch_size"),
@@ -92,7 +92,7 @@ def _model(settings: Settings, tp: int) -> Architecture:
         rms_norm=True,
         qkv_bias=bias,
         epsilon=settings.figure(key("rms_norm_eps"), 1e-6),
-        positions=Positions.ROTARY,
+        positions=PositionKind.ROTARY,
         rotary_base=settings.figure(key("rope_theta"), 10000.0),
         window=settings.maybe(key("sliding_window_size")) or 0,
         **_experts(settings, ffn),

@@ -11,13 +11,12 @@ from typing import Any
 
 from strategy.closed_form.job import MODULES
 from strategy.layout.schedule import Schedule
-from strategy.trainers.architecture import Architecture, Positions
-from strategy.trainers.known_models import known_model, model_in, known_models
+from strategy.trainers.architecture import Architecture, PositionKind
+from strategy.trainers.known_models import known_model, known_models, model_in
 from strategy.trainers.settings import Settings
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 _HALVES = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16", "32": "single"}
-_VOCABULARY = 51200
 
 
 def is_nemo(keys: Mapping[str, Any]) -> bool:
@@ -55,7 +54,7 @@ def read_nemo(settings: Settings, model: Architecture | None = None) -> TrainedM
     if tp == 1:
         settings.pass_over("there is no tensor parallelism", "model.sequence_parallel", "model.*tp_comm*")
     return TrainedModel(
-        trainer=Trainer.NEMO,
+        trainer=TrainerName.NEMO,
         model=found,
         sequence=sequence,
         micro_batch=settings.count("model.micro_batch_size", 1),
@@ -97,7 +96,7 @@ def _model(settings: Settings, tp: int) -> Architecture:
         return Architecture(
             settings.count("model.num_layers"), width, heads, heads, max(width // heads, 1),
             settings.count("model.ffn_hidden_size", 4 * width), words, tied=True, biases=True, qkv_bias=True,
-            positions=Positions.LEARNED, table=settings.count("model.max_position_embeddings", 2048),
+            positions=PositionKind.LEARNED, table=settings.count("model.max_position_embeddings", 2048),
         )  # fmt: skip
     if named is None:
         name = model_in(settings.where)
@@ -134,7 +133,9 @@ def _precision(settings: Settings) -> tuple[str, str]:
 
 def _recompute(settings: Settings, stages: int) -> tuple[str, tuple[str, ...], int]:
     kinds = {"none": "none", "selective": "selective", "full": "full"}
-    key = "model.activations_checkpoint" if "model.activations_checkpoint_granularity" in settings else "model.recompute"
+    key = (
+        "model.activations_checkpoint" if "model.activations_checkpoint_granularity" in settings else "model.recompute"
+    )
     kind = settings.word(f"{key}_granularity", kinds, "none")
     if kind == "none":
         settings.pass_over("nothing is computed again", "model.activations_checkpoint_*", "model.recompute_*")

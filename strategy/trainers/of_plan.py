@@ -20,7 +20,7 @@ from strategy.plan.plan import Plan
 from strategy.sbp.sbp import B, Sbp, Split
 from strategy.space.rules import tensor_parallel
 from strategy.trainers.architecture import as_decoder, description, of_model
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 _SHARED = 0.5
 """Part of the optimiser's state that data-parallel ranks must share out for it to count as shared."""
@@ -36,7 +36,7 @@ class SaidOfPlan:
     left_out: tuple[str, ...]
 
 
-def said_of_plan(plan: Plan, trainer: Trainer) -> SaidOfPlan:
+def said_of_plan(plan: Plan, trainer: TrainerName) -> SaidOfPlan:
     """The configuration that comes closest to a plan, in the words that all trainers have.
 
     Raises:
@@ -179,6 +179,4 @@ def _experts_are_cut(plan: Plan) -> bool:
     """Whether experts are cut along the tensor axis."""
     graph = plan.graph
     experts = {graph.parameter_of(value) for value in weights_of_experts(graph).values()}
-    return plan.config.tp > 1 and any(
-        isinstance(sbp, Split) for _, name, sbp in _readings(plan) if name in experts
-    )
+    return plan.config.tp > 1 and any(isinstance(sbp, Split) for _, name, sbp in _readings(plan) if name in experts)

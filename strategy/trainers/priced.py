@@ -31,7 +31,7 @@ _ADAM_MOVES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class PricedMachine:
     """On what a configuration is priced: so many of a device, so many to a node."""
 
     device: DeviceSheet
@@ -78,7 +78,7 @@ class TrainerPrice:
         return self.job.global_batch * self.job.seq / self.step_time_s / self.job.gpus
 
 
-def priced(read: TrainedModel, machine: Machine, fitted: FittedConstants) -> TrainerPrice:
+def priced(read: TrainedModel, machine: PricedMachine, fitted: FittedConstants) -> TrainerPrice:
     """The price of a configuration on a machine.
 
     Raises:
@@ -130,7 +130,7 @@ def _constants(read: TrainedModel, job: Job, constants: Constants) -> Constants:
 
 
 def _offloaded(
-    read: TrainedModel, job: Job, machine: Machine, held: Mapping[str, float]
+    read: TrainedModel, job: Job, machine: PricedMachine, held: Mapping[str, float]
 ) -> tuple[dict[str, float], float]:
     """Bytes of a GPU that wait on the host, by part, and the seconds in which they move, hidden by nothing."""
     away: dict[str, float] = {}
@@ -171,8 +171,6 @@ _CAUSES = {
 def _forward_multiply_adds(job: Job) -> float:
     """Multiply-adds of a forward pass per token, the head's included; each token counts the experts that it goes to."""
     # Of attention what a causal mask leaves counts, whether or not a kernel skips the rest.
-    layers = sum(
-        float(values[0]) for values in multiply_adds_per_token(Jobs.of([replace(job, flash=True)])).values()
-    )
+    layers = sum(float(values[0]) for values in multiply_adds_per_token(Jobs.of([replace(job, flash=True)])).values())
     shape = job.shape
     return layers + shape.hidden * shape.vocab * shape.logit_share * (1 + shape.mtp_layers)

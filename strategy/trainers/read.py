@@ -11,21 +11,21 @@ from typing import Any
 from strategy.base.errors import InputError
 from strategy.trainers import deepspeed, llm_foundry, megatron, megatron_bridge, nanotron, nemo, torchtitan
 from strategy.trainers.architecture import Architecture
-from strategy.trainers.formats import arguments_of, document_of, flat, read_text
+from strategy.trainers.formats import arguments_of, document_of, flattened, read_text
 from strategy.trainers.known_models import named_model
 from strategy.trainers.settings import Settings
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 BRIDGE = "megatron-bridge"
 _ARGUMENTS = (".sh", ".txt", ".args", "")
 _KINDS = (
-    (str(Trainer.TORCHTITAN), torchtitan.is_torchtitan),
-    (str(Trainer.NANOTRON), nanotron.is_nanotron),
-    (str(Trainer.LLM_FOUNDRY), llm_foundry.is_llm_foundry),
-    (str(Trainer.NEMO), nemo.is_nemo),
+    (str(TrainerName.TORCHTITAN), torchtitan.is_torchtitan),
+    (str(TrainerName.NANOTRON), nanotron.is_nanotron),
+    (str(TrainerName.LLM_FOUNDRY), llm_foundry.is_llm_foundry),
+    (str(TrainerName.NEMO), nemo.is_nemo),
     (BRIDGE, megatron_bridge.is_megatron_bridge),
-    (str(Trainer.DEEPSPEED), deepspeed.is_deepspeed),
-    (str(Trainer.MEGATRON), megatron.is_megatron),
+    (str(TrainerName.DEEPSPEED), deepspeed.is_deepspeed),
+    (str(TrainerName.MEGATRON), megatron.is_megatron),
 )
 TRAINERS = tuple(sorted(name for name, _ in _KINDS))
 
@@ -80,10 +80,10 @@ def read_document(
     trainer = trainer or _trainer_of(document, path)
     if trainer not in TRAINERS:
         raise InputError("no such trainer", where="--from", got=trainer, expected=", ".join(TRAINERS))
-    if trainer == Trainer.MEGATRON and deepspeed.CONFIG in {key.replace("_", "-") for key in document}:
+    if trainer == TrainerName.MEGATRON and deepspeed.CONFIG in {key.replace("_", "-") for key in document}:
         return _called_deepspeed(document, path)
-    if trainer == Trainer.DEEPSPEED:
-        settings = Settings(flat(document), str(path), trainer)
+    if trainer == TrainerName.DEEPSPEED:
+        settings = Settings(flattened(document), str(path), trainer)
         if model and Path(model).suffix in _ARGUMENTS and Path(model).is_file():
             return read_pair(document, arguments_of(read_text(Path(model)), model), path, Path(model))
         given = named_model(model) if model else None
@@ -98,8 +98,8 @@ def read_pair(
     document: Mapping[str, Any], arguments: Mapping[str, Any], path: Path, caller_path: Path
 ) -> ReadConfiguration:
     """DeepSpeed's JSON and the arguments of the script that calls it, read together."""
-    settings = Settings(flat(document), str(path), Trainer.DEEPSPEED)
-    caller = Settings(megatron.arguments_in(arguments), str(caller_path), Trainer.MEGATRON)
+    settings = Settings(flattened(document), str(path), TrainerName.DEEPSPEED)
+    caller = Settings(megatron.arguments_in(arguments), str(caller_path), TrainerName.MEGATRON)
     trained = deepspeed.read_deepspeed(settings, caller)
     return _finished(trained, settings, caller)
 
@@ -124,14 +124,14 @@ def _trainer_of(document: Mapping[str, Any], path: Path) -> str:
 
 
 def _reader(document: Mapping[str, Any], path: Path, trainer: str, gpu: str) -> tuple[Settings, Any]:
-    keys = flat(document)
-    if trainer == Trainer.MEGATRON:
+    keys = flattened(document)
+    if trainer == TrainerName.MEGATRON:
         return Settings(megatron.arguments_in(document), str(path), trainer), megatron.read_megatron
-    if trainer == Trainer.TORCHTITAN:
+    if trainer == TrainerName.TORCHTITAN:
         if "config" in document and "module" in document:
             keys = torchtitan.overridden(document, str(path))
         return Settings(keys, str(path), trainer), torchtitan.read_torchtitan
-    if trainer == Trainer.LLM_FOUNDRY:
+    if trainer == TrainerName.LLM_FOUNDRY:
         return Settings(llm_foundry.plain_keys(keys), str(path), trainer), llm_foundry.read_llm_foundry
     if trainer == BRIDGE:
 
@@ -139,7 +139,7 @@ def _reader(document: Mapping[str, Any], path: Path, trainer: str, gpu: str) -> 
             return megatron_bridge.read_megatron_bridge(settings, model, gpu)
 
         return Settings(keys, str(path), trainer), bridge
-    readers = {str(Trainer.NANOTRON): nanotron.read_nanotron, str(Trainer.NEMO): nemo.read_nemo}
+    readers = {str(TrainerName.NANOTRON): nanotron.read_nanotron, str(TrainerName.NEMO): nemo.read_nemo}
     return Settings(keys, str(path), trainer), readers[trainer]
 
 
@@ -155,7 +155,7 @@ def _finished(trained: TrainedModel, *files: Settings) -> ReadConfiguration:
         trained,
         merged([settings.defaults for settings in files]),
         tuple(line for settings in files for line in settings.assumed),
-        merged([settings.passed_over() for settings in files]),
+        merged([settings.unused_keys() for settings in files]),
         merged([settings.unpriced() for settings in files]),
         tuple(key for settings in files for key in settings.not_understood()),
     )

@@ -167,11 +167,11 @@ class Settings:
 
     def unpriced(self) -> dict[str, str]:
         """Key -> why it changes time or memory though no figure follows it; of those that nobody reads."""
-        unused = self.passed_over()
+        unused = self.unused_keys()
         found = self._matching(reviewed_keys(self.trainer).unpriced)
         return {key: why for key, why in found if key not in unused}
 
-    def passed_over(self) -> dict[str, str]:
+    def unused_keys(self) -> dict[str, str]:
         """Key -> why it changes neither time nor memory."""
         listed = dict(self._matching(reviewed_keys(self.trainer).unused))
         own = {key: why for key, why in self.unused.items() if key not in self._used}
@@ -179,7 +179,7 @@ class Settings:
 
     def not_understood(self) -> list[str]:
         """Keys that nobody reads and no table lists."""
-        known = {*self._used, *self.unpriced(), *self.passed_over()}
+        known = {*self._used, *self.unpriced(), *self.unused_keys()}
         return sorted(key for key in self.values if key not in known)
 
     def _matching(self, table: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -16,10 +16,10 @@ from typing import Any
 from strategy.base.errors import InputError, did_you_mean
 from strategy.layout.schedule import Schedule
 from strategy.trainers.architecture import Architecture
-from strategy.trainers.formats import flat
+from strategy.trainers.formats import flattened
 from strategy.trainers.known_models import known_model, known_models
 from strategy.trainers.settings import Settings
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
 SCHEDULES = {
     "1F1B": Schedule.ONE_F_ONE_B,
@@ -46,7 +46,7 @@ def is_torchtitan(keys: Mapping[str, Any]) -> bool:
 def recipes() -> Mapping[str, Mapping[str, Any]]:
     """Name -> the flat keys of a Python configuration."""
     text = (resources.files("strategy.trainers") / "torchtitan_recipes.json").read_text(encoding="utf-8")
-    return {name: flat(document) for name, document in json.loads(text).items()}
+    return {name: flattened(document) for name, document in json.loads(text).items()}
 
 
 def overridden(arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def read_torchtitan(settings: Settings, model: Architecture | None = None) -> Tr
     whole = settings.count("training.global_batch_size") if batch not in (None, -1) else 0
     half = settings.word("training.mixed_precision_param", _HALVES, "bfloat16")
     return TrainedModel(
-        trainer=Trainer.TORCHTITAN,
+        trainer=TrainerName.TORCHTITAN,
         model=found,
         sequence=sequence,
         micro_batch=micro,

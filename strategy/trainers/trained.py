@@ -21,7 +21,7 @@ from strategy.space.request import Pins
 from strategy.trainers.architecture import Architecture, shape_of
 
 
-class Trainer(StrEnum):
+class TrainerName(StrEnum):
     """Whose configuration a file is."""
 
     MEGATRON = "megatron"
@@ -68,7 +68,7 @@ class TrainedModel:
         framework: whose constants price it, where the trainer alone does not say.
     """
 
-    trainer: Trainer
+    trainer: TrainerName
     model: Architecture
     sequence: int
     micro_batch: int
@@ -108,12 +108,12 @@ class TrainedModel:
 
 
 FRAMEWORKS = {
-    Trainer.MEGATRON: "megatron-core",
-    Trainer.TORCHTITAN: "torchtitan",
-    Trainer.DEEPSPEED: "deepspeed-zero",
-    Trainer.NEMO: "nemo",
-    Trainer.NANOTRON: "megatron",
-    Trainer.LLM_FOUNDRY: "llm-foundry",
+    TrainerName.MEGATRON: "megatron-core",
+    TrainerName.TORCHTITAN: "torchtitan",
+    TrainerName.DEEPSPEED: "deepspeed-zero",
+    TrainerName.NEMO: "nemo",
+    TrainerName.NANOTRON: "megatron",
+    TrainerName.LLM_FOUNDRY: "llm-foundry",
 }
 """Whose constants price a trainer; nanotron has no runs of its own, and is an eager Megatron by its author's words."""
 _MOMENTS = {"muon": 1, "lion": 1, "sgd": 1}

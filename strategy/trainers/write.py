@@ -1,8 +1,8 @@
 """Writing: a plan as a trainer's files, and what these cannot say, found by reading them back.
 
-    megatron    arguments of `pretrain_gpt.py`, with those of torchrun ahead of them
-    torchtitan  TOML of its release 0.2; models are named by their flavour
-    deepspeed   DeepSpeed's JSON, and the arguments of Megatron-DeepSpeed's script, which name it
+megatron    arguments of `pretrain_gpt.py`, with those of torchrun ahead of them
+torchtitan  TOML of its release 0.2; models are named by their flavour
+deepspeed   DeepSpeed's JSON, and the arguments of Megatron-DeepSpeed's script, which name it
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 from strategy.base.errors import InputError
 from strategy.layout.schedule import Schedule
 from strategy.plan.plan import Plan
-from strategy.trainers.architecture import Architecture, Positions, as_decoder, description
+from strategy.trainers.architecture import Architecture, PositionKind, as_decoder, description
 from strategy.trainers.formats import arguments_of, as_arguments, as_json, as_toml
 from strategy.trainers.known_models import known_models
 from strategy.trainers.of_plan import said_of_plan
 from strategy.trainers.read import ReadConfiguration, read_document, read_pair
 from strategy.trainers.torchtitan import SCHEDULES
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.trained import TrainedModel, TrainerName
 
-WRITTEN = (Trainer.MEGATRON, Trainer.TORCHTITAN, Trainer.DEEPSPEED)
-ENDINGS = {Trainer.MEGATRON: ".sh", Trainer.TORCHTITAN: ".toml", Trainer.DEEPSPEED: ".json"}
+WRITTEN = (TrainerName.MEGATRON, TrainerName.TORCHTITAN, TrainerName.DEEPSPEED)
+ENDINGS = {TrainerName.MEGATRON: ".sh", TrainerName.TORCHTITAN: ".toml", TrainerName.DEEPSPEED: ".json"}
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _NOT_COMPARED = ("trainer", "model", "gpus_per_node", "framework", "exposed", "gradients", "deterministic")
 """Fields that are the trainer's own, or compared otherwise."""
@@ -38,7 +38,7 @@ class WrittenConfiguration:
     cannot_say: tuple[str, ...]
 
 
-def write_configuration(plan: Plan, trainer: Trainer, name: str) -> WrittenConfiguration:
+def write_configuration(plan: Plan, trainer: TrainerName, name: str) -> WrittenConfiguration:
     """A plan as a trainer's files.
 
     Args:
@@ -51,9 +51,9 @@ def write_configuration(plan: Plan, trainer: Trainer, name: str) -> WrittenConfi
     """
     said = said_of_plan(plan, trainer)
     wanted = said.trained
-    if trainer is Trainer.TORCHTITAN:
+    if trainer is TrainerName.TORCHTITAN:
         files = {name: as_toml(_torchtitan(wanted, plan))}
-    elif trainer is Trainer.MEGATRON:
+    elif trainer is TrainerName.MEGATRON:
         files = {name: as_arguments(_megatron(wanted, plan))}
     else:
         caller = f"{Path(name).stem}__args.sh"
@@ -62,15 +62,15 @@ def write_configuration(plan: Plan, trainer: Trainer, name: str) -> WrittenConfi
     return WrittenConfiguration(files, (*said.left_out, *_lost(wanted, back.trained, plan)))
 
 
-def read_back(files: Mapping[str, str], trainer: Trainer) -> ReadConfiguration:
+def read_back(files: Mapping[str, str], trainer: TrainerName) -> ReadConfiguration:
     """What a trainer's files say, from their text alone."""
     import json
     import tomllib
 
     (name, text), *others = files.items()
-    if trainer is Trainer.TORCHTITAN:
+    if trainer is TrainerName.TORCHTITAN:
         return read_document(tomllib.loads(text), Path(name), trainer=trainer)
-    if trainer is Trainer.MEGATRON:
+    if trainer is TrainerName.MEGATRON:
         return read_document(arguments_of(text, name), Path(name), trainer=trainer)
     caller, arguments = others[0]
     return read_pair(json.loads(text), arguments_of(arguments, caller), Path(name), Path(caller))
@@ -225,7 +225,7 @@ def _training_arguments(wanted: TrainedModel, plan: Plan) -> dict[str, Any]:
 
 def _model_arguments(model: Architecture, sequence: int) -> dict[str, Any]:
     """A decoder in Megatron's arguments."""
-    positions = {Positions.LEARNED: "learned_absolute", Positions.ROTARY: "rope"}
+    positions = {PositionKind.LEARNED: "learned_absolute", PositionKind.ROTARY: "rope"}
     found: dict[str, Any] = {
         "num-layers": model.layers,
         "hidden-size": model.width,
@@ -248,7 +248,7 @@ def _model_arguments(model: Architecture, sequence: int) -> dict[str, Any]:
     }
     if model.key_heads != model.heads:
         found["num-query-groups"] = model.key_heads
-    if model.positions is Positions.ROTARY:
+    if model.positions is PositionKind.ROTARY:
         found |= {"rotary-base": model.rotary_base, "rotary-percent": model.rotary_share}
     if model.key_latent:
         found |= {

@@ -114,5 +114,3 @@ def all_keys(rng: random.Random | None = None) -> list[tuple[ShippedConfiguratio
     if rng is not None:
         rng.shuffle(found)
     return found
-
-

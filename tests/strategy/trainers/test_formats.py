@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strategy.base.errors import EnvironmentLacks, InputError
-from strategy.trainers.formats import arguments_of, as_arguments, as_toml, document_of, flat, read_text
+from strategy.trainers.formats import arguments_of, as_arguments, as_toml, document_of, flattened, read_text
 
 
 def test_a_command_line_is_its_arguments() -> None:
@@ -32,7 +32,7 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_nested_keys_are_flat() -> None:
-    assert flat({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+    assert flattened({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
 
 
 @pytest.mark.parametrize(

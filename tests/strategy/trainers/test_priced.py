@@ -12,18 +12,18 @@ from strategy.closed_form.calibration import shipped
 from strategy.hardware.cluster import Host
 from strategy.hardware.devices import GIB, device
 from strategy.trainers.known_models import named_model
-from strategy.trainers.priced import Machine, TrainerPrice, priced
-from strategy.trainers.trained import TrainedModel, Trainer
+from strategy.trainers.priced import PricedMachine, TrainerPrice, priced
+from strategy.trainers.trained import TrainedModel, TrainerName
 from tests.support.trainer_configs import shipped_configurations
 
 HOST = Host(1 << 40, 2e11, 1e12, 5e10, 1e-5)
-MACHINE = Machine(device("H100"), 64, 8, host=HOST)
+MACHINE = PricedMachine(device("H100"), 64, 8, host=HOST)
 LLAMA = TrainedModel(
-    Trainer.MEGATRON, named_model("llama3-8b"), 8192, 1, 128, tp=2, zero=1, sequence_parallel=True
+    TrainerName.MEGATRON, named_model("llama3-8b"), 8192, 1, 128, tp=2, zero=1, sequence_parallel=True
 )  # fmt: skip
 
 
-def price(read: TrainedModel = LLAMA, machine: Machine = MACHINE) -> TrainerPrice:
+def price(read: TrainedModel = LLAMA, machine: PricedMachine = MACHINE) -> TrainerPrice:
     return priced(read, machine, shipped())
 
 
@@ -42,7 +42,7 @@ def test_published_configurations_have_a_price() -> None:
         read = one.read(one.documents()).trained
         gpus = gpus_of(read)
         try:
-            found = price(read, Machine(device("H100"), gpus, min(gpus, read.gpus_per_node or 8), host=HOST))
+            found = price(read, PricedMachine(device("H100"), gpus, min(gpus, read.gpus_per_node or 8), host=HOST))
         except InputError:
             odd.append(one.name)
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from strategy.base.errors import InputError
 from strategy.layout.schedule import Schedule
 from strategy.trainers.read import TRAINERS, read_configuration, read_document
-from strategy.trainers.trained import Trainer, batch_of, pins_of
+from strategy.trainers.trained import TrainerName, batch_of, pins_of
 from tests.campaigns import trainer_keys
 from tests.support.trainer_configs import ROOT, ShippedConfiguration, shipped_configurations
 
@@ -51,7 +50,7 @@ def test_megatron_says_what_bloom_was() -> None:
     found = read("deepspeed/tr11_176B.json", "deepspeed/tr11_176B__args.sh")
     model = found.model
     assert (model.layers, model.width, model.heads, model.vocabulary) == (70, 14336, 112, 250880)
-    assert (found.trainer, found.tp, found.pp, found.zero, found.gpus) == (Trainer.DEEPSPEED, 4, 12, 0, 192)
+    assert (found.trainer, found.tp, found.pp, found.zero, found.gpus) == (TrainerName.DEEPSPEED, 4, 12, 0, 192)
     assert (found.half, found.recompute, found.micro_batch, found.global_batch) == ("bf16", "full", 2, 2048)
 
 
@@ -75,12 +74,12 @@ def test_torchtitan_counts_its_batch_by_ranks() -> None:
 
 
 def test_a_named_configuration_of_torchtitan_is_overridden() -> None:
-    plain = "--module llama3 --config llama3_8b".split()
+    plain = ["--module", "llama3", "--config", "llama3_8b"]
     document = dict(zip([word[2:] for word in plain[::2]], plain[1::2], strict=True))
     found = read_document(document, Path("run.sh")).trained
     changed = read_document({**document, "parallelism.tensor-parallel-degree": 2}, Path("run.sh")).trained
     assert changed == replace(found, tp=2, sequence_parallel=True)
-    with pytest.raises(InputError, match="no such configuration is known.*llama3_8b"):
+    with pytest.raises(InputError, match=r"no such configuration is known.*llama3_8b"):
         read_document({**document, "config": "llama3_8c"}, Path("run.sh"))
 
 

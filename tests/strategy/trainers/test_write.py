@@ -16,7 +16,7 @@ from strategy.plan.plan import Plan
 from strategy.trainers.architecture import description, of_model
 from strategy.trainers.known_models import known_models
 from strategy.trainers.of_plan import said_of_plan
-from strategy.trainers.trained import Trainer
+from strategy.trainers.trained import TrainerName
 from strategy.trainers.write import read_back, write_configuration
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA, megatron_layouts, pinned_plan
 
@@ -52,31 +52,31 @@ def stripped(text: str) -> str:
 
 def test_plans_are_read_back_from_their_files_alone(case: tuple[str, Plan]) -> None:
     name, plan = case
-    wanted = said_of_plan(plan, Trainer.MEGATRON)
+    wanted = said_of_plan(plan, TrainerName.MEGATRON)
     assert wanted.left_out == ()
-    written = write_configuration(plan, Trainer.MEGATRON, "run.sh")
+    written = write_configuration(plan, TrainerName.MEGATRON, "run.sh")
     assert written.cannot_say == ()
     files = {file: stripped(text) for file, text in written.files.items()}
-    found = read_back(files, Trainer.MEGATRON)
+    found = read_back(files, TrainerName.MEGATRON)
     assert replace(found.trained, model=wanted.trained.model) == wanted.trained
     assert description(found.trained.model, found.trained.sequence) == plan.model
     assert found.not_understood == ("made-by",)
-    called = write_configuration(plan, Trainer.DEEPSPEED, "run.json")
+    called = write_configuration(plan, TrainerName.DEEPSPEED, "run.json")
     assert bool(called.cannot_say) == (name in DEEPSPEED_CANNOT), called.cannot_say
     assert list(called.files) == ["run.json", "run__args.sh"]
 
 
 def test_what_departs_from_columns_and_rows_is_told() -> None:
     plan = pinned_plan(GPT, 2, tp=2)
-    (left_out,) = write_configuration(plan, Trainer.MEGATRON, "x.sh").cannot_say[:1]
+    (left_out,) = write_configuration(plan, TrainerName.MEGATRON, "x.sh").cannot_say[:1]
     assert left_out.startswith(("parameters laid out otherwise", "norms laid out unlike"))
 
 
 def test_what_no_file_has_words_for_is_told() -> None:
     plan = pinned_plan(LLAMA, 2, dp=2, tiles=2)
-    assert any(line.startswith("tiles 2") for line in write_configuration(plan, Trainer.MEGATRON, "x").cannot_say)
+    assert any(line.startswith("tiles 2") for line in write_configuration(plan, TrainerName.MEGATRON, "x").cannot_say)
     plan = pinned_plan(GPT, 2, pp=2, micro_batch=2, schedule=Schedule.ZB_H1)
-    assert write_configuration(plan, Trainer.MEGATRON, "x").cannot_say == ("schedule zb-h1: the file says 1f1b",)
+    assert write_configuration(plan, TrainerName.MEGATRON, "x").cannot_say == ("schedule zb-h1: the file says 1f1b",)
 
 
 def test_torchtitan_names_a_flavour() -> None:
@@ -84,15 +84,15 @@ def test_torchtitan_names_a_flavour() -> None:
     model = description(flavour, 128)
     assert isinstance(model, DecoderConfig)
     plan = pinned_plan(model, 2, dp=2, zero_stage=3)
-    written = write_configuration(plan, Trainer.TORCHTITAN, "x.toml")
+    written = write_configuration(plan, TrainerName.TORCHTITAN, "x.toml")
     assert written.cannot_say == ()
     assert 'flavor = "debugmodel"' in written.files["x.toml"]
     shared = pinned_plan(model, 2, dp=2, zero_stage=1)
-    assert write_configuration(shared, Trainer.TORCHTITAN, "x").cannot_say == ("zero 1: the file says 2",)
+    assert write_configuration(shared, TrainerName.TORCHTITAN, "x").cannot_say == ("zero 1: the file says 2",)
     stages = pinned_plan(model, 2, pp=2, micro_batch=2, schedule=ONE_F_ONE_B)
-    assert write_configuration(stages, Trainer.TORCHTITAN, "x").cannot_say == ()
+    assert write_configuration(stages, TrainerName.TORCHTITAN, "x").cannot_say == ()
     with pytest.raises(InputError, match="none of its flavours is like this one"):
-        write_configuration(pinned_plan(GPT, 2, dp=2), Trainer.TORCHTITAN, "x")
+        write_configuration(pinned_plan(GPT, 2, dp=2), TrainerName.TORCHTITAN, "x")
 
 
 def test_what_is_no_decoder_of_text_is_refused() -> None:
