@@ -162,7 +162,7 @@ KINDS_KNOWN: Mapping[str, str] = {
 }
 """File, and what stands there of the kinds of ops -> why it may."""
 TRANSLATORS = ("strategy/models/imported/", "strategy/trainers/")
-"""Says which kinds the operators of other frameworks are: it names kinds as ops themselves do."""
+"""Say what operators, activations and optimisers of other frameworks are called: they name kinds as ops do."""
 
 
 def callee(call: ast.Call) -> str:

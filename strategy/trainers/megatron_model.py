@@ -156,7 +156,8 @@ def _default_ffn(settings: Settings, width: int, *, gated: bool) -> int:
 def _positions(settings: Settings, sequence: int) -> dict[str, Any]:
     kinds = {
         "learned_absolute": PositionKind.LEARNED, "rope": PositionKind.ROTARY, "rotary": PositionKind.ROTARY,
-        "none": PositionKind.NONE, "alibi": PositionKind.ALIBI, "yarn": PositionKind.ROTARY, "relative": PositionKind.NONE,
+        "none": PositionKind.NONE, "alibi": PositionKind.ALIBI, "yarn": PositionKind.ROTARY,
+        "relative": PositionKind.NONE,
     }  # fmt: skip
     hybrid = "hybrid-layer-pattern" in settings
     if settings.flag("multi-latent-attention"):
