@@ -40,6 +40,7 @@ def read_nanotron(settings: Settings, model: Architecture | None = None) -> Trai
     schedules = {"1f1b": Schedule.ONE_F_ONE_B, "afab": Schedule.GPIPE}
     wide = settings.flag("optimizer.accumulate_grad_in_fp32")
     kinds = {"adamW": "adamw", "sgd": "sgd"}
+    settings.assume("priced as an eager Megatron: no run of nanotron is among those that the constants rest on")
     return TrainedModel(
         trainer=TrainerName.NANOTRON,
         model=found,

@@ -115,7 +115,7 @@ FRAMEWORKS = {
     TrainerName.NANOTRON: "megatron",
     TrainerName.LLM_FOUNDRY: "llm-foundry",
 }
-"""Whose constants price a trainer; nanotron has no runs of its own, and is an eager Megatron by its author's words."""
+"""Whose constants price a trainer; nanotron has no runs of its own, and takes an eager Megatron's."""
 _MOMENTS = {"muon": 1, "lion": 1, "sgd": 1}
 
 
