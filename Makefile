@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml experiments/entry.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "sbplan needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) -V 2>&1`: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 5; }
 	$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[mpich,notebooks,dev]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[mpich,notebooks,trainers,dev]'
 	$(VENV)/bin/python -m strategy.ilp.solve.warm
 	$(VENV)/bin/python -m strategy.layout.warm
 	$(VENV)/bin/python -m simulator.warm

@@ -28,6 +28,8 @@ from strategy.base.interruption import raised_again
 VERBS = {
     "demo": "the main job, end to end, on this machine",
     "search": "find the best plan for a model on a cluster",
+    "price": "price a trainer's configuration, and what the search would do instead",
+    "export": "write a plan as a trainer's configuration",
     "verify": "check a plan: legality, memory, admission, certificate",
     "simulate": "predict a plan's timeline, step time and memory",
     "train": "train by a plan, under mpiexec or with --launch",

@@ -161,8 +161,8 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/graph/builder.py: 'report' 'learning_rate' 'square'": "names of ops that nothing of a model is called by",
 }
 """File, and what stands there of the kinds of ops -> why it may."""
-TRANSLATORS = "strategy/models/imported/"
-"""Says which kinds the operators of other frameworks are: it names kinds as ops themselves do."""
+TRANSLATORS = ("strategy/models/imported/", "strategy/trainers/")
+"""Say what operators, activations and optimisers of other frameworks are called: they name kinds as ops do."""
 
 
 def callee(call: ast.Call) -> str:
@@ -284,7 +284,7 @@ def test_what_an_op_is_is_known_by_its_definition_alone() -> None:
     found: dict[str, set[str]] = {}
     for path in SOURCES:
         name = path.relative_to(ROOT).as_posix()
-        if not name.startswith(("strategy/graph/ops/", TRANSLATORS)):
+        if not name.startswith(("strategy/graph/ops/", *TRANSLATORS)):
             found[name] = known_kinds(path.read_text())
     unused = {(exception, word) for exception in KINDS_KNOWN for word in words_of(exception)}
     wrong = []
@@ -313,6 +313,7 @@ PARSED_NAMES = {
     "strategy/models/pretrained.py": "names in weight files, as their publishers chose them",
     "strategy/models/huggingface/weights.py": "likewise",
     "strategy/models/imported": "names in files of other frameworks, as their exporters chose them",
+    "strategy/trainers": "names in files of other trainers, as their authors chose them",
     "strategy/plan/plan.py": "units at the end of the names of fields",
     "simulator/machine.py": "units at the end of the names of columns",
     "executor/checkpoint": "names of folders and files",
@@ -389,7 +390,7 @@ def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
     assert names_taken_apart(ast.parse(line)) != []
 
 
-IMPORTED_AS = {"cupy-cuda13x": "cupy"}
+IMPORTED_AS = {"cupy-cuda13x": "cupy", "pyyaml": "yaml"}
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
 PLUGINS = {"pytest-timeout", "pytest-xdist", "onnxscript"}
 """Programs, the kernel of a notebook, and plug-ins: used without being imported."""

@@ -27,7 +27,7 @@ def share_again(jobs: Jobs) -> Floats:
     j = jobs
     full = np.array([job.recompute == "full" for job in jobs.jobs])
     layers = np.where(j.recompute_layers > 0, np.minimum(j.recompute_layers / np.maximum(j.layers, 1), 1), 1.0)
-    flops = _flops_per_token(jobs)
+    flops = multiply_adds_per_token(jobs)
     products = sum((flops[name] for name in flops if name != "core_attn"), np.zeros(len(jobs)))
     total = np.maximum(products + flops["core_attn"], 1.0)
     again = sum((np.where(computed_again(jobs, name), flops[name], 0.0) for name in flops), np.zeros(len(jobs)))
@@ -35,7 +35,7 @@ def share_again(jobs: Jobs) -> Floats:
     return np.where(full, layers, again / total)
 
 
-def _flops_per_token(jobs: Jobs) -> dict[str, Floats]:
+def multiply_adds_per_token(jobs: Jobs) -> dict[str, Floats]:
     """Multiply-adds of all blocks for one token of a forward pass, by module; `other` are the products of none."""
     j = jobs
     fused = np.array([job.flash for job in jobs.jobs])

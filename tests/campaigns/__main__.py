@@ -11,18 +11,8 @@ import time
 NAMES = (
     *("admission", "boxing-bytes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement", "faults", "fits"),
     *("folding", "forgeries", "graph-mutants", "hangs", "joined", "kill", "layouts", "makespan-bound", "memory"),
-    *(
-        "mutants",
-        "mutation",
-        "oracle",
-        "order",
-        "program-fuzz",
-        "rediscovery",
-        "repeat",
-        "solver",
-        "transparency",
-        "unseen",
-    ),
+    *("mutants", "mutation", "oracle", "order", "program-fuzz", "rediscovery", "repeat", "solver", "trainer-keys"),
+    *("transparency", "unseen"),
 )
 
 

@@ -39,6 +39,8 @@ CONTRACT = {
     "solve": "PROBLEM.json[.gz] --time-limit --work-limit --certificate --json",
     "bench": "search joint simulator --time-limit --pairs --seed --json",
     "figures": "--all --out --json",
+    "price": "FILE --from --model --seq --cluster --gpus --gpu --tokens --no-search --time-limit --json",
+    "export": "PLAN --to --lossy --out --json",
     "doctor": "--ops --write --json",
 }
 
@@ -104,7 +106,7 @@ def test_the_version(sbplan: Sbplan) -> None:
     [
         (["simulat"], "no such verb (got 'simulat'); did you mean 'simulate'?"),
         (["--hepl"], "no such verb (got '--hepl')"),
-        (["cite", "plan.json"], "no such verb (got 'cite'); known: bench, demo, doctor, figures, "),
+        (["cite", "plan.json"], "no such verb (got 'cite'); known: bench, demo, doctor, export, "),
         (["bench", "gpu"], "invalid choice: 'gpu' (choose from 'search', 'joint', 'objective', 'simulator')"),
         (["search", "gpt-tiny", "--clustre", "local"], "did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clustre=local"], "no such flag (got '--clustre'); did you mean '--cluster'?"),

@@ -1,0 +1,58 @@
+"""Write a plan as the configuration of a trainer; what that cannot say is listed, and refused unless --lossy."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from experiments.arguments import add_json
+from experiments.console import emit, say
+from experiments.outputs import check_output_path
+from strategy.base.errors import InputError
+
+TO = ("megatron", "torchtitan", "deepspeed")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `sbplan export` takes."""
+    parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan that 'sbplan search' wrote")
+    parser.add_argument("--to", required=True, choices=TO, help="whose configuration to write")
+    parser.add_argument("--lossy", action="store_true", help="write it though it does not say all of the plan")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="F",
+        help="write it here (default: the plan's name with .sh, .toml or .json); DeepSpeed's JSON has the arguments of "
+        "its script beside it, as F__args.sh",
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the plan, write the files, say what they leave out."""
+    from strategy.base.files import write_atomic
+    from strategy.plan.plan import read_plan
+    from strategy.trainers.trained import TrainerName
+    from strategy.trainers.write import ENDINGS, write_configuration
+
+    trainer = TrainerName(args.to)
+    out = args.out or args.plan.with_suffix(ENDINGS[trainer])
+    if out == args.plan:
+        out = out.with_stem(f"{out.stem}-{trainer}")
+    check_output_path(out, "--out")
+    written = write_configuration(read_plan(args.plan), trainer, out.name)
+    lines = "".join(f"\n  - {line}" for line in written.cannot_say)
+    if written.cannot_say and not args.lossy:
+        raise InputError(
+            f"{trainer} cannot say all of this plan:{lines}",
+            where=str(args.plan),
+            hint="\nwrite it without that, with --lossy, or search for a plan with fewer of these by --pin",
+        )
+    for name, text in written.files.items():
+        write_atomic(out.with_name(name), text)
+    paths = [str(out.with_name(name)) for name in written.files]
+    if args.json:
+        emit({"to": args.to, "files": paths, "cannot_say": list(written.cannot_say)})
+    left = f", without{lines}" if written.cannot_say else "; read back, it is the same plan"
+    say(f"{' and '.join(paths)}: written{left}")
+    return 0

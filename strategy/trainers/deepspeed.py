@@ -1,0 +1,182 @@
+"""DeepSpeed: its JSON, and the model, batch and degrees that come from whatever calls it.
+
+These are the arguments of Megatron-DeepSpeed or of a script of Transformers, or a model by name. Where both say the
+same, DeepSpeed's file counts. Defaults are those of `deepspeed/runtime/constants.py` and `zero/config.py` (0.17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from strategy.trainers.architecture import Architecture, PositionKind
+from strategy.trainers.megatron import is_megatron, read_megatron
+from strategy.trainers.settings import Settings
+from strategy.trainers.trained import TrainedModel, TrainerName
+
+CONFIG = "deepspeed-config"
+USUAL_SEQUENCE = 2048
+_DEVICES = {"none": False, "cpu": True, "nvme": True}
+_GRADIENTS = {"fp32": "single", "fp16": "half", "bf16": "half"}
+_RULES = {
+    "Adam": "adam", "AdamW": "adamw", "Lamb": "lamb", "Lion": "lion", "SGD": "sgd", "Muon": "muon",
+    "OneBitAdam": "adam", "OneBitLamb": "lamb",
+}  # fmt: skip
+
+
+def is_deepspeed(keys: Mapping[str, Any]) -> bool:
+    """Whether keys are DeepSpeed's."""
+    return any(key in keys for key in ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"))
+
+
+def read_deepspeed(
+    settings: Settings, caller: Settings | None = None, model: Architecture | None = None, sequence: int = 0
+) -> TrainedModel:
+    """What DeepSpeed's keys say beside those of its caller; a model without a caller is trained by data parallelism."""
+    called = _called(settings, caller, model, sequence)
+    stage = settings.count("zero_optimization.stage", 0, least=0)
+    if stage > 3:
+        settings.wrong("zero_optimization.stage", stage, "0 to 3")
+    half = called.half
+    if "bf16.enabled" in settings or "fp16.enabled" in settings:
+        wide, narrow = settings.flag("bf16.enabled"), settings.flag("fp16.enabled")
+        if wide and narrow:
+            settings.wrong("fp16.enabled", narrow, "one of bf16 and fp16")
+        half = "bf16" if wide else "fp16" if narrow else "single"
+    if stage >= 3:
+        settings.pass_over("parameters are gathered layer by layer", "zero_optimization.overlap_comm")
+        exposed: tuple[str, ...] = ()
+    else:
+        exposed = () if settings.flag("zero_optimization.overlap_comm") else ("gradients",)
+    megatron = called.trainer is TrainerName.MEGATRON
+    return replace(
+        called,
+        trainer=TrainerName.DEEPSPEED,
+        framework=("megatron-deepspeed" if stage else "megatron-fork") if megatron else "",
+        micro_batch=_micro_batch(settings, called),
+        **_batch(settings, called),
+        precision="single" if half == "single" else "half",
+        half=half,
+        zero=stage,
+        gradients=settings.word("data_types.grad_accum_dtype", _GRADIENTS, "bf16")
+        if "data_types.grad_accum_dtype" in settings
+        else called.gradients,
+        optimizer=settings.word("optimizer.type", _RULES, "Adam") if "optimizer.type" in settings else called.optimizer,
+        exposed=exposed,
+        offload=tuple(sorted({*called.offload, *_offload(settings, stage)})),
+    )
+
+
+def _called(settings: Settings, caller: Settings | None, model: Architecture | None, sequence: int) -> TrainedModel:
+    """What the caller says."""
+    if caller is None:
+        if model is None:
+            hint = "give --model: the arguments of the script that calls DeepSpeed, a preset or a config.json"
+            settings.missing("model", f"a model, which DeepSpeed's file does not name; {hint}")
+            model = Architecture(1, 1, 1, 1, 1, 1, 1)
+        length = sequence or model.table or USUAL_SEQUENCE
+        if not sequence:
+            settings.defaults["sequence"] = length
+        settings.assume("without a caller's arguments the only parallelism is over samples")
+        return TrainedModel(TrainerName.DEEPSPEED, model, length, 1, micro_batches=1, half="single")
+    if is_megatron(caller.values):
+        for name, keys in _SAME.items():
+            if any(key in settings for key in keys):
+                caller.set_aside("DeepSpeed's file says it", name)
+        for name in ("micro-batch-size", "global-batch-size"):
+            if (said := settings.values.get(_SAME[name][0])) is not None:
+                caller.values[name] = said
+        found = read_megatron(caller, model, fork=True)
+        caller.pass_over("DeepSpeed's own file says it", "zero-stage", CONFIG, "deepspeed")
+        return found
+    return _transformers(caller, model)
+
+
+_SAME: Mapping[str, tuple[str, ...]] = {
+    "bf16": ("bf16.enabled", "fp16.enabled"),
+    "fp16": ("bf16.enabled", "fp16.enabled"),
+    "zero-stage": ("zero_optimization.stage",),
+    "cpu-optimizer": ("zero_optimization.offload_optimizer.device", "zero_optimization.cpu_offload"),
+    "micro-batch-size": ("train_micro_batch_size_per_gpu",),
+    "global-batch-size": ("train_batch_size",),
+    "rampup-batch-size": ("train_batch_size",),
+}
+"""Arguments of a caller that DeepSpeed's keys say, too."""
+
+
+def _transformers(caller: Settings, model: Architecture | None) -> TrainedModel:
+    """A causal language model of Transformers' example scripts: GPT-2 with other figures."""
+    figures = _overrides(caller)
+    table = int(figures["n_positions"])
+    if model is None:
+        caller.word("model-type", {"gpt2": 1}, "gpt2")
+        caller.pass_over("the type of the model says it", "tokenizer-name")
+        width, heads, layers = (int(figures[key]) for key in ("n_embd", "n_head", "n_layer"))
+        model = Architecture(
+            layers, width, heads, heads, width // heads, 4 * width, 50257, tied=True, biases=True, qkv_bias=True,
+            positions=PositionKind.LEARNED, table=table,
+        )  # fmt: skip
+    again = figures.get("gradient_checkpointing") == "true" or caller.flag("gradient-checkpointing")
+    one_node, nodes = caller.maybe("nproc-per-node") or 0, caller.maybe("nnodes") or 0
+    half = "bf16" if caller.flag("bf16") else "fp16" if caller.flag("fp16") else "single"
+    return TrainedModel(
+        TrainerName.DEEPSPEED,
+        model,
+        table,
+        caller.count("per-device-train-batch-size", 8),
+        micro_batches=caller.count("gradient-accumulation-steps", 1),
+        gpus=one_node * nodes,
+        gpus_per_node=one_node,
+        half=half,
+        recompute="full" if again else "none",
+        fused_attention=False,
+    )
+
+
+def _overrides(caller: Settings) -> dict[str, str]:
+    """GPT-2's configuration with what an argument overrides."""
+    key = "config-overrides"
+    found = {"n_embd": "768", "n_head": "12", "n_layer": "12", "n_positions": "1024"}
+    for part in filter(None, str(caller.value(key, "")).split(",")):
+        name, _, value = part.partition("=")
+        sizes = name in found and value.isdecimal() and int(value) > 0
+        if not sizes and name not in ("gradient_checkpointing", "use_cache"):
+            caller.wrong(key, part, "sizes n_embd, n_head, n_layer, n_positions; gradient_checkpointing; use_cache")
+        else:
+            found[name] = value
+    return found
+
+
+def _micro_batch(settings: Settings, called: TrainedModel) -> int:
+    key = "train_micro_batch_size_per_gpu"
+    return settings.count(key) if key in settings else called.micro_batch
+
+
+def _batch(settings: Settings, called: TrainedModel) -> dict[str, Any]:
+    """Samples of a step, or micro-batches of one."""
+    if "train_batch_size" in settings:
+        settings.pass_over("train_batch_size says it", "gradient_accumulation_steps")
+        return {"global_batch": settings.count("train_batch_size"), "micro_batches": 0}
+    if "gradient_accumulation_steps" in settings and not called.global_batch:
+        return {"global_batch": 0, "micro_batches": settings.count("gradient_accumulation_steps")}
+    settings.pass_over("the caller says it", "gradient_accumulation_steps")
+    return {"global_batch": called.global_batch, "micro_batches": called.micro_batches}
+
+
+def _offload(settings: Settings, stage: int) -> list[str]:
+    """What waits on the host; DeepSpeed offloads states that ZeRO shares out, and parameters at stage 3 alone."""
+    group = "zero_optimization"
+    found: list[str] = []
+    if stage == 0:
+        settings.pass_over("nothing is shared out", f"{group}.cpu_offload", f"{group}.offload_*")
+        return found
+    if settings.flag(f"{group}.cpu_offload"):
+        found.append("optimizer")
+    if settings.word(f"{group}.offload_optimizer.device", _DEVICES, "none"):
+        found.append("optimizer")
+    if stage < 3:
+        settings.pass_over("parameters are not shared out", f"{group}.offload_param.*")
+    elif settings.word(f"{group}.offload_param.device", _DEVICES, "none"):
+        found.append("parameters")
+    return found

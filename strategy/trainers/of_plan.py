@@ -1,0 +1,182 @@
+"""A plan in trainers' words: what its configuration and its layouts come to, and what no trainer could be told.
+
+Trainers of language models lay layers out in one way: samples along the data axis; along the tensor axis columns, then
+rows (Shoeybi et al. 2019, arXiv:1909.08053), the embedding and the head by words, norms by position or not at all
+(Korthikanti et al. 2022, arXiv:2205.05198); experts by expert. A plan whose layouts depart from that says more than a
+trainer's file can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from strategy.graph.experts import weights_of_experts
+from strategy.graph.graph import Graph, Op, Phase, Role
+from strategy.layout.config import Offload, Recompute
+from strategy.layout.layout import home_of
+from strategy.passes.mixed_precision import Precision
+from strategy.plan.plan import Plan
+from strategy.sbp.sbp import B, Sbp, Split
+from strategy.space.rules import tensor_parallel
+from strategy.trainers.architecture import as_decoder, description, of_model
+from strategy.trainers.trained import TrainedModel, TrainerName
+
+_SHARED = 0.5
+"""Part of the optimiser's state that data-parallel ranks must share out for it to count as shared."""
+_NAMED = 4
+"""Layouts of one kind that a complaint names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaidOfPlan:
+    """A plan as a trainer's configuration, and what of it that leaves out, in words."""
+
+    trained: TrainedModel
+    left_out: tuple[str, ...]
+
+
+def said_of_plan(plan: Plan, trainer: TrainerName) -> SaidOfPlan:
+    """The configuration that comes closest to a plan, in the words that all trainers have.
+
+    Raises:
+        InputError: the model is no decoder of text.
+    """
+    config, training = plan.config, plan.training
+    model = of_model(plan.model)
+    left_out = [*_of_config(plan)]
+    sequence = plan.model.tokens_per_sample
+    if description(model, sequence) != as_decoder(plan.model):
+        left_out.append(f"model {plan.model_name}: features that configurations have no words for")
+    by_position = False
+    if config.tp > 1:
+        by_position, departures = _along_tensor_axis(plan)
+        left_out += departures
+    halves = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.FULL: "single"}
+    half = halves[training.precision]
+    experts = _experts_are_cut(plan)
+    again = Recompute.NONE if config.recompute is Recompute.MEMORY_BOUND else config.recompute
+    return SaidOfPlan(
+        TrainedModel(
+            trainer=trainer,
+            model=model,
+            sequence=sequence,
+            micro_batch=config.micro_batch,
+            global_batch=training.global_batch,
+            gpus=plan.ranks,
+            gpus_per_node=plan.cluster.devices_per_node,
+            tp=config.tp,
+            pp=config.pp,
+            cp=config.cp,
+            ep=config.ep,
+            etp=config.tp if experts else 1,
+            virtual=config.virtual_stages,
+            schedule=config.schedule,
+            zero=max(config.zero_stage, 1 if config.dp > 1 and _state_is_shared(plan) else 0),
+            sequence_parallel=by_position,
+            precision="single" if half == "single" else "half",
+            half=half,
+            optimizer=str(training.optimizer),
+            recompute=str(again),
+            recompute_modules=("core_attn",) if again is Recompute.SELECTIVE else (),
+        ),
+        tuple(left_out),
+    )
+
+
+def _of_config(plan: Plan) -> Iterator[str]:
+    """What of a configuration has no words in any trainer's file."""
+    config = plan.config
+    if config.recompute is Recompute.MEMORY_BOUND:
+        yield "recompute memory-bound: only what memory-bound ops write is computed again"
+    if config.recompute_values:
+        yield f"recompute_values {', '.join(config.recompute_values)}: values that are computed again by name"
+    if config.offload is not Offload.NONE:
+        yield f"offload {config.offload}"
+    if config.tiles > 1:
+        yield f"tiles {config.tiles}: linear maps that are cut into columns in time"
+    if config.zero_owner:
+        yield "zero_owner: whole tensors with one rank each"
+    if config.stage_order or config.strides:
+        yield "stage_order, strides: stages and axes that lie over the ranks in another order"
+    if config.runs:
+        yield f"runs {' + '.join(map(str, config.runs))}: layers that are not dealt out evenly"
+    elif plan.graph.num_layers % (config.pp * config.virtual_stages):
+        yield f"{plan.graph.num_layers} layers on {config.pp} x {config.virtual_stages} stages: not dealt out evenly"
+
+
+def _state_is_shared(plan: Plan) -> bool:
+    """Whether data-parallel ranks share out most of the optimiser's state."""
+    graph, layout = plan.graph, plan.layout
+    shared = whole = 0
+    for value in graph.with_role(Role.VARIABLE):
+        home = home_of(graph, layout.stages, layout.signatures, value.name) if value.parameter else None
+        if home is None:
+            continue
+        split = any(isinstance(home.layout[axis], Split) for axis in plan.config.replica_axes)
+        whole += value.spec.nbytes
+        shared += value.spec.nbytes if split else 0
+    return shared > _SHARED * whole
+
+
+def _readings(plan: Plan) -> Iterator[tuple[Op, str, Sbp]]:
+    """(op of a forward pass, parameter, how it reads that along the tensor axis), through casts."""
+    graph = plan.graph
+    axis = len(plan.config.axes) - 1
+    of_parameter = {value.name: value.name for value in graph.with_role(Role.VARIABLE) if not value.parameter}
+    for op in graph.ops:
+        if op.phase is not Phase.FORWARD:
+            continue
+        if len(op.inputs) == 1 and op.inputs[0] in of_parameter:
+            of_parameter[op.outputs[0]] = of_parameter[op.inputs[0]]
+            continue
+        for name, layout in zip(op.inputs, plan.layout.signatures[op.name].inputs, strict=True):
+            if name in of_parameter:
+                yield op, of_parameter[name], layout[axis]
+
+
+def _along_tensor_axis(plan: Plan) -> tuple[bool, list[str]]:
+    """Whether norms split positions along the tensor axis, and what departs from columns, rows and words."""
+    graph = plan.graph
+    rule = tensor_parallel(graph)
+    experts = {graph.parameter_of(value) for value in weights_of_experts(graph).values()}
+    axis = len(plan.config.axes) - 1
+    others: list[str] = []
+    norms: set[Sbp] = set()
+    for op, name, sbp in _readings(plan):
+        if name in experts:
+            continue
+        shape = graph.values[name].spec.shape
+        vocabulary = getattr(plan.model, "vocabulary", 0)
+        if graph.values[name].layer is None and vocabulary in shape:
+            if sbp != Split(shape.index(vocabulary)):
+                others.append(f"{name} as {sbp}")
+        elif graph.values[name].layer is None and len(shape) > 1:
+            # A table of positions is read whole, or by position as the norms are.
+            if sbp not in (B, Split(0)):
+                others.append(f"{name} as {sbp}")
+        elif not rule(op, name, sbp):
+            others.append(f"{name} as {sbp}")
+        elif len(shape) == 1 and graph.values[name].layer is not None and sbp == B and _is_norm(graph, op):
+            norms.add(plan.layout.signatures[op.name].inputs[0][axis])
+    found = []
+    if others:
+        listed = list(dict.fromkeys(others))
+        more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+        found.append(f"parameters laid out otherwise along the tensor axis: {', '.join(listed[:_NAMED])}{more}")
+    if len(norms) > 1 or norms - {B, Split(1)}:
+        listed = sorted(map(str, norms))
+        found.append(f"norms laid out unlike one another along the tensor axis, or by sample: {', '.join(listed)}")
+    return Split(1) in norms and len(norms) == 1, found
+
+
+def _is_norm(graph: Graph, op: Op) -> bool:
+    """Whether all parameters of an op are vectors, and it reads the residual stream: biases are added to products."""
+    return len(op.outputs) > 1 and len(graph.values[op.inputs[0]].spec.shape) > 1
+
+
+def _experts_are_cut(plan: Plan) -> bool:
+    """Whether experts are cut along the tensor axis."""
+    graph = plan.graph
+    experts = {graph.parameter_of(value) for value in weights_of_experts(graph).values()}
+    return plan.config.tp > 1 and any(isinstance(sbp, Split) for _, name, sbp in _readings(plan) if name in experts)

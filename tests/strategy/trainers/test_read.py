@@ -1,0 +1,105 @@
+"""Reading: all published configurations, by all trainers; what becomes of their keys; what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strategy.base.errors import InputError
+from strategy.layout.schedule import Schedule
+from strategy.trainers.read import TRAINERS, read_configuration, read_document
+from strategy.trainers.trained import TrainerName, batch_of, pins_of
+from tests.campaigns import trainer_keys
+from tests.support.trainer_configs import ROOT, ShippedConfiguration, shipped_configurations
+
+SHIPPED = shipped_configurations()
+
+
+def read(name: str, caller: str = "") -> object:
+    return read_configuration(ROOT / name, model=str(ROOT / caller) if caller else "").trained
+
+
+@pytest.mark.parametrize("one", SHIPPED, ids=lambda one: one.name)
+def test_every_published_configuration_is_read_and_every_key_understood(one: ShippedConfiguration) -> None:
+    found = one.read(one.documents())
+    assert found.not_understood == ()
+    assert found.trained.micro_batch >= 1
+    assert all(found.unused.values())
+    assert not set(found.unused) & set(found.unpriced)
+
+
+def test_every_trainer_has_fifteen_that_differ() -> None:
+    folders: dict[str, set[object]] = {}
+    for one in SHIPPED:
+        folders.setdefault(one.path.parent.name, set()).add(one.read(one.documents()).trained)
+    assert set(folders) == set(TRAINERS)
+    assert sum(len(found) for found in folders.values()) >= 100
+    assert {name: len(found) for name, found in folders.items() if len(found) < 15} == {}
+
+
+def test_a_key_that_is_not_listed_changes_what_is_read() -> None:
+    """The whole is the campaign `trainer-keys`."""
+    outcome = trainer_keys.run(600, seed=3)
+    assert outcome.failures == []
+    assert outcome.unmet() == []
+
+
+def test_megatron_says_what_bloom_was() -> None:
+    found = read("deepspeed/tr11_176B.json", "deepspeed/tr11_176B__args.sh")
+    model = found.model
+    assert (model.layers, model.width, model.heads, model.vocabulary) == (70, 14336, 112, 250880)
+    assert (found.trainer, found.tp, found.pp, found.zero, found.gpus) == (TrainerName.DEEPSPEED, 4, 12, 0, 192)
+    assert (found.half, found.recompute, found.micro_batch, found.global_batch) == ("bf16", "full", 2, 2048)
+
+
+def test_a_layout_of_the_pipeline_says_its_laps() -> None:
+    text = {"num-layers": 6, "hidden-size": 64, "num-attention-heads": 4, "seq-length": 8, "micro-batch-size": 1,
+            "vocab-size": 128, "pipeline-model-parallel-size": 2}  # fmt: skip
+    found = read_document({**text, "pipeline-model-parallel-layout": "Et|(tt|)*2tL"}, Path("x.sh")).trained
+    assert (found.virtual, found.schedule) == (2, Schedule.INTERLEAVED)
+    with pytest.raises(InputError, match="with 6 t in all"):
+        read_document({**text, "pipeline-model-parallel-layout": "Et|tL"}, Path("x.sh"))
+
+
+def test_torchtitan_counts_its_batch_by_ranks() -> None:
+    found = read_document(
+        {"model": {"name": "llama3", "flavor": "8B"}, "training": {"local_batch_size": 4, "seq_len": 8192},
+         "parallelism": {"data_parallel_shard_degree": 4, "data_parallel_replicate_degree": 2,
+                         "tensor_parallel_degree": 2}}, Path("x.toml")).trained  # fmt: skip
+    assert (found.gpus, found.replicas, found.zero, found.sequence_parallel) == (16, 2, 3, True)
+    assert batch_of(found, 16) == 32
+    assert pins_of(found, 16).num_micro_batches == 1
+
+
+def test_a_named_configuration_of_torchtitan_is_overridden() -> None:
+    plain = ["--module", "llama3", "--config", "llama3_8b"]
+    document = dict(zip([word[2:] for word in plain[::2]], plain[1::2], strict=True))
+    found = read_document(document, Path("run.sh")).trained
+    changed = read_document({**document, "parallelism.tensor-parallel-degree": 2}, Path("run.sh")).trained
+    assert changed == replace(found, tp=2, sequence_parallel=True)
+    with pytest.raises(InputError, match=r"no such configuration is known.*llama3_8b"):
+        read_document({**document, "config": "llama3_8c"}, Path("run.sh"))
+
+
+def test_a_matrix_of_recipes_is_read_for_a_gpu() -> None:
+    path = ROOT / "megatron-bridge" / "perf__llama3_8b_llm_pretrain.yaml"
+    assert read_configuration(path, gpu="h100").trained.cp == 2
+    assert read_configuration(path, gpu="gb200").trained.cp == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "name", "message"),
+    [
+        ({"nothing": 1}, "x.json", "of no trainer that is known"),
+        ({"train_batch_size": 8}, "x.json", "is missing.*a model"),
+        ({"num-layers": 2, "hidden-size": 8, "num-attention-heads": 2, "seq-length": 8, "micro-batch-size": 0,
+          "recompute-granularity": "sometimes"}, "x.sh", "2 problems"),
+        ({"num-layers": 2, "deepspeed-config": "gone.json"}, "x.sh", "not beside the arguments"),
+        ({"model": {"name": "llama3", "flavor": "9B"}}, "x.toml", "a model that is known"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_told(document: dict[str, object], name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_document(document, Path(name))
