@@ -1,7 +1,7 @@
 """Unseen requests: models and clusters that no preset has, as files that a user would write, drawn by a seed.
 
-Half the clusters have 64 GPUs or more; a third of the models have experts. What cannot hold the state of its training is
-drawn again, and memory is scarce in some: a quarter of it is what the state takes, or up to three fifths.
+Half the clusters have 64 GPUs or more; a third of the models have experts. What cannot hold the state of its training
+is drawn again, and memory is scarce in some: a quarter of it is what the state takes, or up to three fifths.
 """
 
 from __future__ import annotations
