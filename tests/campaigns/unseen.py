@@ -64,7 +64,8 @@ def check(asked: Unseen, exercised: list[str], time_limit_s: float = TIME_LIMIT_
         config = {key: answer["config"][key] for key in ("dp", "tp", "pp", "ep", "cp", "zero_stage", "recompute")}
         sys.stderr.write(
             f"{asked.config['model_type']} {answer['parameters'] / 1e9:.1f}B on {asked.gpus}, "
-            f"batch {asked.global_batch} x {asked.sequence}: {answer['step_time_s']:.3f} s (objective {answer['objective_s']:.3f}), "
+            f"batch {asked.global_batch} x {asked.sequence}: {answer['step_time_s']:.3f} s "
+            f"(objective {answer['objective_s']:.3f}), "
             f"gap {answer['gap']:.1%}, {answer['search_time_s']:.1f} s, {config}, "
             f"{max(answer['peak_memory_bytes']) / answer['memory_limit_bytes']:.0%} of memory\n"
         )
