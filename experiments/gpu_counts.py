@@ -104,7 +104,7 @@ def bounded(request: Request, tokens: int) -> CountAnswer:
     groups = mesh_groups(request, forms.work)
     pairs = [pair for group in groups for pair in zip(group.bounds_ns, group.configs, strict=True)]
     ordered = sorted(pairs, key=lambda pair: pair[0])
-    fitting = ((ns / 1e9, config) for ns, config in ordered if forms.fits(config))
+    fitting = ((ns / 1e9, config) for ns, config in ordered if all(forms.fitting([config])))
     bound_s, config = next(fitting, (None, None))
     cost = None if bound_s is None else training_cost(request, tokens, bound_s)
     return CountAnswer(request, config, bound_s, cost)
