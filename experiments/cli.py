@@ -30,6 +30,7 @@ VERBS = {
     "search": "find the best plan for a model on a cluster",
     "verify": "check a plan: legality, memory, admission, certificate",
     "simulate": "predict a plan's timeline, step time and memory",
+    "explain": "why a plan takes as long as it does, and why not another",
     "train": "train by a plan, under mpiexec or with --launch",
     "profile": "measure ops and collectives on this machine, under mpiexec",
     "refine": "fit the time model to measured runs",
