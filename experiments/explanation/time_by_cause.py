@@ -62,7 +62,7 @@ def grouped_s(by_cause_s: Mapping[str, float]) -> dict[str, float]:
 
 def time_by_cause(priced: Priced, found: Simulation) -> TimeByCause:
     """Split the step of a simulated plan."""
-    cause_of = _working_causes(priced)
+    cause_of = causes_of_actors(priced)
     acts, program = found.run.acts, found.run.program
     turn = np.array([WORKING.index(cause_of.get(actor.name, LOCAL)) for actor in program.actors])
     stream_rank = np.array([stream.rank for stream in program.streams])
@@ -89,7 +89,7 @@ def differences_by_cause_s(one: TimeByCause, other: TimeByCause) -> dict[str, fl
     return {cause: other.by_cause_s[cause] - one.by_cause_s[cause] for cause in ORDER}
 
 
-def _working_causes(priced: Priced) -> dict[str, str]:
+def causes_of_actors(priced: Priced) -> dict[str, str]:
     """Actor -> its cause."""
     communication, ops = communication_causes(priced), priced.graph.by_name
     found = {}

@@ -32,6 +32,7 @@ CONTRACT = {
     "verify": "PLAN --certificate --json",
     "simulate": "PLAN --calibration --trace --figure --json",
     "explain": "PLAN --diff --op --why-not --time-limit --json",
+    "report": "PLAN|RUN --out --others --time-limit --json",
     "train": "PLAN --steps --data --checkpoint --resume --backend numpy cupy --launch --json",
     "profile": "--out --json",
     "refine": "RUN --calibration --out --json",
