@@ -60,10 +60,9 @@ class Binding:
         memory, stage = self.memory, self.stage
         tight = "binds" if memory.share >= TIGHT else "does not bind"
         name, nbytes = memory.largest[0] if memory.largest else ("nothing", 0)
-        found = [
-            f"memory {tight}: rank {memory.rank} holds {format_bytes(memory.nbytes)} of "
-            f"{format_bytes(memory.limit_bytes)} ({memory.share:.1%}), most of it {name} with {format_bytes(nbytes)}"
-        ]
+        held, there = format_bytes(memory.nbytes), format_bytes(memory.limit_bytes)
+        largest = f"the largest tensor is {name} with {format_bytes(nbytes)}"
+        found = [f"memory {tight}: rank {memory.rank} holds {held} of {there} ({memory.share:.1%}), {largest}"]
         whose = f"stage, {stage.stage} (of 0 to {stage.stages - 1})," if stage.stages > 1 else "rank"
         found.append(f"the busiest {whose} works {stage.share:.1%} of the step, the mean rank {stage.mean_share:.1%}")
         if self.link is not None:

@@ -20,7 +20,7 @@ MOST_TENSORS = 40
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """What some ranks hold alike, `peak_bytes` each: (what it is for, which tensors, bytes), largest first; they add up."""
+    """What some ranks hold alike, `peak_bytes` each, and of what: (what it is for, tensors, bytes), largest first."""
 
     ranks: tuple[int, ...]
     stage: int
@@ -42,12 +42,9 @@ def memory_map(one: SimulatedPlan) -> tuple[RankMemory, ...]:
         kinds: dict[tuple[str, str], list[int]] = {}
         for name, nbytes in fill.tensors:
             value = plan.graph.values.get(value_of.get(name, name))
-            kind = (
-                (BACKWARD, name)
-                if value is None
-                else (_purpose(plan.graph, gradients, value), _template(plan.graph, value))
-            )
-            kinds.setdefault(kind, []).append(nbytes)
+            purpose = BACKWARD if value is None else _purpose(plan.graph, gradients, value)
+            template = name if value is None else _template(plan.graph, value)
+            kinds.setdefault((purpose, template), []).append(nbytes)
         tensors = [(purpose, _counted(name, len(sizes)), sum(sizes)) for (purpose, name), sizes in kinds.items()]
         gaps = [(GAPS, GAPS, peak - fill.nbytes)] if peak > fill.nbytes else []
         ranks = tuple(other for other, stands in enumerate(alike) if stands == rank)

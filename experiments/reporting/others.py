@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.explanation.simulated import SimulatedPlan, simulated
 from experiments.explanation.time_by_cause import differences_by_cause_s, grouped_s
@@ -11,7 +11,7 @@ from experiments.explanation.why_not import pinned_request
 from experiments.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import Recompute
 from strategy.search.contradiction import leave_no_candidate
 from strategy.search.search import search
 from strategy.space.request import Pins
@@ -52,21 +52,18 @@ def other_plans(one: SimulatedPlan, most: int, budget: Budget) -> Iterator[Other
 def _next_to(one: SimulatedPlan) -> Iterator[tuple[str, Pins]]:
     """Settings, as they are typed, and pins of configurations that differ from a plan's in one respect."""
     config = one.plan.config
-    degrees = {name: getattr(config, name) for name in ("dp", "tp", "pp")}
-    for source, target in SWAPS:
-        changed = {**degrees, source: degrees[source] // 2, target: 2 * degrees[target]}
-        if degrees[source] % 2 == 0 and config.cp == config.ep == 1:
-            pins = Pins(**changed)
-            if not leave_no_candidate(pinned_request(one.plan, pins)):
-                yield " ".join(f"{name}={value}" for name, value in changed.items()), pins
-    yield from _saving_otherwise(config, degrees)
-
-
-def _saving_otherwise(config: PlanConfig, degrees: dict[str, int]) -> Iterator[tuple[str, Pins]]:
-    """The same degrees, with something else computed again, or parameters held otherwise."""
-    same = " ".join(f"{name}={value}" for name, value in degrees.items())
+    same = Pins(dp=config.dp, tp=config.tp, pp=config.pp)
+    for source, target in SWAPS if config.cp == config.ep == 1 else ():
+        half, rest = divmod(getattr(config, source), 2)
+        pins = replace(same, **{source: half, target: 2 * getattr(config, target)})
+        if not rest and not leave_no_candidate(pinned_request(one.plan, pins)):
+            yield _degrees(pins), pins
     recompute = Recompute.FULL if config.recompute is Recompute.NONE else Recompute.NONE
-    yield f"{same} recompute={recompute}", Pins(**degrees, recompute=recompute)
+    yield f"{_degrees(same)} recompute={recompute}", replace(same, recompute=recompute)
     if config.dp > 1:
         stage = 0 if config.zero_stage else 3
-        yield f"{same} zero_stage={stage}", Pins(**degrees, zero_stage=stage)
+        yield f"{_degrees(same)} zero_stage={stage}", replace(same, zero_stage=stage)
+
+
+def _degrees(pins: Pins) -> str:
+    return f"dp={pins.dp} tp={pins.tp} pp={pins.pp}"

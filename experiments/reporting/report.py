@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def report_document(
         "memory": [asdict(rank) for rank in memory_map(one)],
         "timelines": _timelines(one, run),
         "layouts": {
-            "axes": [list(stage.axes) for stage in plan.layout.stages.placements][0],
+            "axes": list(plan.config.axes),
             "mesh": list(plan.config.mesh),
             "layers": [asdict(layers) for layers in layer_layouts(plan)],
         },
@@ -119,7 +120,7 @@ def report_document(
 def _interval(timeline: Timeline) -> dict[str, object]:
     """The fastest and the slowest of the measured steps, but for the first, which warms up."""
     ends = step_ends_ns(timeline)
-    steps = [(after - before) / 1e9 for before, after in zip(ends, ends[1:], strict=False)]
+    steps = [(after - before) / 1e9 for before, after in pairwise(ends)]
     return {"steps": len(steps), "fastest_s": min(steps, default=None), "slowest_s": max(steps, default=None)}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.explanation.time_by_cause import LOCAL, WORKING
 from simulator.acts import Acts
-from strategy.program.program import Actor, Stream
+from strategy.program.program import ActKind, Actor, Stream
 from strategy.program.timeline import ActorLabel, StreamLabel
 
 MOST_BARS = 20_000
@@ -52,6 +52,8 @@ def timeline_rows(
     cause_of: Mapping[str, str],
     ranks: Sequence[int],
     step_ns: int,
+    *,
+    most_bars: int = MOST_BARS,
 ) -> TimelineRows:
     """The last `step_ns` of a timeline, on some ranks: from the end of the last step but one to the end of the last.
 
@@ -63,15 +65,17 @@ def timeline_rows(
     name_of = [numbers.setdefault(actor.name, len(numbers)) for actor in actors]
     turn_of = [WORKING.index(cause_of.get(actor.name, LOCAL)) for actor in actors]
     bars: list[tuple[int, str, list[Bar]]] = []
-    for index in sorted(range(len(streams)), key=lambda i: streams[i].rank):
+    computes = [actor.kind is ActKind.COMPUTE for actor in actors]
+    busy = {i for i in range(len(streams)) if any(computes[a] for a in acts.actor[stream == i].tolist())}
+    for index in sorted(range(len(streams)), key=lambda i: (streams[i].rank, i not in busy, i)):
         here = np.flatnonzero(there & (stream == index))
         if streams[index].rank in ranks and len(here):
             columns = (np.maximum(acts.start_ns[here] - begin_ns, 0), acts.end_ns[here] - begin_ns, acts.actor[here])
             mine = [(a, b, turn_of[i], name_of[i], 1) for a, b, i in zip(*(c.tolist() for c in columns), strict=True)]
             bars.append((streams[index].rank, streams[index].name, sorted(bar for bar in mine if bar[1] > bar[0])))
     resolution_ns = 0
-    while sum(len(mine) for _, _, mine in bars) > MOST_BARS:
-        resolution_ns = 2 * resolution_ns or max(1, step_ns * len(bars) // MOST_BARS // 8)
+    while sum(len(mine) for _, _, mine in bars) > most_bars:
+        resolution_ns = 2 * resolution_ns or max(1, step_ns * len(bars) // most_bars // 8)
         bars = [(rank, name, _joined(mine, resolution_ns)) for rank, name, mine in bars]
     rows = tuple(TimelineRow(rank, name, *_columns(mine)) for rank, name, mine in bars)
     return TimelineRows(step_ns, rows, tuple(numbers), resolution_ns)
@@ -82,7 +86,7 @@ def _joined(bars: Sequence[Bar], resolution_ns: int) -> list[Bar]:
     found: list[Bar] = []
     for bar in bars:
         if found:
-            begin, end, cause, name, acts = found[-1]
+            begin, end, cause, _, acts = found[-1]
             close = bar[0] - end < resolution_ns
             short = min(end - begin, bar[1] - bar[0]) < resolution_ns
             if close and (bar[2] == cause or short):

@@ -1,4 +1,4 @@
-"""Write one page that shows a plan, or a run of it: the answer, why not others, the timeline, memory, layouts, proof."""
+"""Write one page that shows a plan, or a run of one: the answer, why not others, timeline, memory, layouts, proof."""
 
 from __future__ import annotations
 
@@ -124,6 +124,5 @@ def check_run(plan: Plan, measured: MeasuredRun) -> None:
     """
     ranks = measured.timeline.ranks
     if ranks != plan.ranks:
-        raise InputError(
-            "the timeline is of another plan", where=measured.name, got=ranks, expected=f"{plan.ranks} ranks"
-        )
+        expected = f"{plan.ranks} ranks"
+        raise InputError("the timeline is of another plan", where=measured.name, got=ranks, expected=expected)

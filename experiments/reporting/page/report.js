@@ -143,13 +143,13 @@ function others() {
   const rows = [[make("b", {}, "this plan"), time(step), "", ...groups.map(() => "")]];
   for (const one of data.others) {
     if (one.step_time_s === null) {
-      const cells = [make("td", { class: "code" }, one.settings), make("td", { colspan: 2 + groups.length }, one.reason)];
+      const cells = [make("td", { class: "code settings" }, one.settings), make("td", { colspan: 2 + groups.length }, one.reason)];
       rows.push(make("tr", {}, ...cells));
       continue;
     }
     const added = Object.fromEntries(one.added_by_group_s);
     const more = one.step_time_s / step - 1;
-    rows.push([make("span", { class: "code" }, one.settings), time(one.step_time_s), `${more >= 0 ? "+" : "−"}${percent(Math.abs(more))}`, ...groups.map((group) => signed(added[group]))]);
+    rows.push([make("span", { class: "code settings" }, one.settings), time(one.step_time_s), `${more >= 0 ? "+" : "−"}${percent(Math.abs(more))}`, ...groups.map((group) => signed(added[group]))]);
   }
   place.append(
     make("p", { class: "muted" }, "The best plans that a search found with these settings, and what their steps take more than this one, by cause."),
@@ -196,8 +196,10 @@ function timeline() {
     legend,
     make("div", { class: "frame" }, axis, make("div", { class: "rows" }, canvas)));
 
-  const gutter = () => Math.min(190, Math.max(112, canvas.clientWidth * 0.16));
-  const label = (row) => `${measured ? (row.clock === "measured" ? "meas. " : "sim. ") : ""}rank ${row.rank} ${row.stream}`;
+  const gutter = () => Math.min(190, Math.max(measured ? 150 : 124, canvas.clientWidth * 0.16));
+  const only = (row, name) => row.cause.every((cause) => names[cause] === name);
+  const stream = (row) => (only(row, "transfers") ? `stage ${row.stream}` : row.stream);
+  const label = (row) => `${measured ? (row.clock === "measured" ? "meas. " : "sim. ") : ""}rank ${row.rank} ${stream(row)}`;
   function view(from, to) {
     const width = Math.min(Math.max(to - from, 20), span);
     begin = Math.min(Math.max(from, 0), span - width);
@@ -369,8 +371,9 @@ function memory() {
     for (const area of squarified(outer, 0, 0, boxes.clientWidth - 2, boxes.clientHeight - 2)) {
       for (const box of squarified(area.item.items, area.x, area.y, area.width, area.height)) {
         const { label, size } = box.item, purpose = area.item.purpose;
-        const roomy = box.width > 66 && box.height > 34;
-        const element = make("div", { class: DEEP.has(purpose) ? "deep" : "", style: { left: `${box.x}px`, top: `${box.y}px`, width: `${box.width}px`, height: `${box.height}px`, background: color(PURPOSES[purpose]) } }, roomy ? `${label} ${bytes(size)}` : "");
+        const text = `${label} ${bytes(size)}`;
+        const roomy = box.width > 56 && (Math.ceil((7.6 * text.length) / (box.width - 14)) * 16 + 8 <= box.height);
+        const element = make("div", { class: DEEP.has(purpose) ? "deep" : "", style: { left: `${box.x}px`, top: `${box.y}px`, width: `${box.width}px`, height: `${box.height}px`, background: color(PURPOSES[purpose]) } }, roomy ? text : "");
         if (box.width < 14 || box.height < 8) element.style.padding = "0";
         boxes.append(withTip(element, `${label}\n${purpose}: ${bytes(size)}, ${percent(size / one.peak_bytes)} of what the rank holds`));
       }
