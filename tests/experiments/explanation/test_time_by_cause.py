@@ -13,7 +13,7 @@ from tests.campaigns.causes import check
 from tests.support.small_plans import config_of, deduced_plan, lowered, request
 
 
-@pytest.mark.parametrize("pair", range(8))
+@pytest.mark.parametrize("pair", range(6))
 def test_causes_add_up_to_the_difference_of_two_plans(pair: int) -> None:
     assert list(check(pair, [])) == []
 
