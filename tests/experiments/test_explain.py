@@ -10,8 +10,9 @@ import pytest
 from strategy.graph.signature import Signature, op_signatures
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.objective import Priced
-from strategy.plan.plan import Plan, read_plan
+from strategy.plan.plan import Plan, read_plan, write_plan
 from tests.experiments.conftest import Command
+from tests.experiments.explanation.small import small_plan
 
 
 def test_it_says_where_the_step_goes_and_what_binds(command: Command, plan_file: Path) -> None:
@@ -51,24 +52,29 @@ def _legal(plan: Plan, name: str) -> tuple[Signature, ...]:
     return op_signatures(plan.graph, plan.graph.by_name[name], plan.layout.stages.placement(name).mesh)
 
 
-def test_the_difference_of_two_plans(command: Command, plan_file: Path, cluster_file: Path, tmp_path: Path) -> None:
-    other, pins = tmp_path / "other.json", tmp_path / "pins.toml"
-    pins.write_text("[config]\ndp = 1\ntp = 2\nmicro_batch = 4\n")
-    argv = ["search", "gpt-tiny", "--seq", "16", "--global-batch", "4", "--cluster", cluster_file, "--pin", pins]
-    assert command(*argv, "--out", other).code == 0
-    said = command("explain", plan_file, "--diff", other, "--json")
+@pytest.fixture
+def small_file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.json"
+    write_plan(small_plan("data"), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["tensor", "stages", "zero", "recompute"])
+def test_the_difference_of_two_plans(command: Command, name: str, small_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    write_plan(small_plan(name), other)
+    said = command("explain", small_file, "--diff", other, "--json")
     found = json.loads(said.out)["diff"]
     there = json.loads(command("simulate", other, "--json").out)["step_time_s"]
-    here = json.loads(command("simulate", plan_file, "--json").out)["step_time_s"]
+    here = json.loads(command("simulate", small_file, "--json").out)["step_time_s"]
     assert found["added_s"] == pytest.approx(there - here)
     assert sum(found["added_by_cause_s"].values()) == pytest.approx(there - here, rel=0.01)
     assert abs(found["remainder_s"]) <= 0.05 * abs(there - here)
     assert ("slower" if there > here else "faster") in said.err
 
 
-def test_why_not_other_degrees(command: Command, plan_file: Path) -> None:
-    """The search is asked again with these pinned; what it finds is not better than what it found with none."""
-    said = command("explain", plan_file, "--why-not", "tp=2", "pp=1", "--json")
+def test_why_not_other_degrees(command: Command, small_file: Path) -> None:
+    said = command("explain", small_file, "--why-not", "tp=2", "pp=1", "--json")
     found = json.loads(said.out)["why_not"]
     assert said.code == 0
     assert found["admitted"]

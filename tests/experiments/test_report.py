@@ -13,29 +13,10 @@ import pytest
 from experiments.explanation.simulated import simulated as simulated_plan
 from experiments.reporting.timeline_rows import MOST_BARS, timeline_rows
 from simulator.acts import acts_of
-from strategy.layout.config import Recompute
-from strategy.passes.training import Training
 from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.program.timeline import Clock, Timeline, write_timeline
 from tests.experiments.conftest import Command
-from tests.support.small_plans import MODEL, config_of, deduced_plan, request, simulated
-
-RULES = ("data", "tensor")
-TRAINING = Training(global_batch=8, num_micro_batches=2)
-CONFIGS: dict[str, dict[str, Any]] = {
-    "data": {"dp": 2},
-    "tensor": {"tp": 2},
-    "stages": {"pp": 2},
-    "zero": {"dp": 2, "zero_stage": 3, "zero_min_size": 8},
-    "recompute": {"dp": 2, "pp": 2, "recompute": Recompute.FULL},
-}
-
-
-def small_plan(name: str) -> Plan:
-    degrees = CONFIGS[name]
-    devices = degrees.get("dp", 1) * degrees.get("tp", 1) * degrees.get("pp", 1)
-    asked = request(devices, TRAINING, model=MODEL)
-    return deduced_plan(asked, config_of(TRAINING, **degrees), RULES, simulated)
+from tests.experiments.explanation.small import CONFIGS, small_plan
 
 
 def values_of(page: Path) -> dict[str, Any]:
@@ -70,9 +51,10 @@ def test_its_figures_are_those_of_verify_and_simulate(name: str, command: Comman
     assert max(end for row in drawn["rows"] for end in row["end_ns"]) == drawn["span_ns"]
 
 
-def test_other_plans_and_why_they_lose(command: Command, plan_file: Path, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    assert command("report", plan_file, "--out", page, "--others", "2", "--time-limit", "30").code == 0
+def test_other_plans_and_why_they_lose(command: Command, tmp_path: Path) -> None:
+    plan, page = tmp_path / "plan.json", tmp_path / "report.html"
+    write_plan(small_plan("data"), plan)
+    assert command("report", plan, "--out", page, "--others", "2", "--time-limit", "30").code == 0
     found = values_of(page)
     assert [one["settings"] for one in found["others"]] == ["dp=1 tp=2 pp=1", "dp=1 tp=1 pp=2"]
     for one in found["others"]:
