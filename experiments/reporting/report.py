@@ -43,7 +43,7 @@ MEANINGS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class TimedRun:
     """A run of a plan: where it is, and its timeline."""
 
     name: str
@@ -58,7 +58,7 @@ def report_document(
     verification: Mapping[str, object],
     bound: str,
     others: Sequence[OtherPlan] | None,
-    run: MeasuredRun | None,
+    run: TimedRun | None,
 ) -> dict[str, Any]:
     """All that a page shows.
 
@@ -124,7 +124,7 @@ def _interval(timeline: Timeline) -> dict[str, object]:
     return {"steps": len(steps), "fastest_s": min(steps, default=None), "slowest_s": max(steps, default=None)}
 
 
-def _timelines(one: SimulatedPlan, run: MeasuredRun | None) -> dict[str, Any]:
+def _timelines(one: SimulatedPlan, run: TimedRun | None) -> dict[str, Any]:
     """The simulated step, and the measured one under it."""
     causes = causes_of_actors(one.plan.priced)
     program, acts, busy_s = one.program, one.found.run.acts, one.causes.busy_s
@@ -148,11 +148,10 @@ def _timelines(one: SimulatedPlan, run: MeasuredRun | None) -> dict[str, Any]:
 
 def page(document: Mapping[str, Any]) -> str:
     """The page of a report; the same values, the same bytes."""
-    template, style, script = ((PAGE / name).read_text("utf-8") for name in ("report.html", "report.css", "report.js"))
+    found, style, script = ((PAGE / file).read_text("utf-8") for file in ("report.html", "report.css", "report.js"))
     # "<" could end the element that the values stand in, or begin a comment there.
     values = json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    parts = {"/* STYLE */": style, "/* SCRIPT */": script, "VALUES": values}
-    for mark, text in parts.items():
-        before, _, after = template.partition(mark)
-        template = before + text + after
-    return template
+    for mark, text in (("/* STYLE */", style), ("/* SCRIPT */", script), ("VALUES", values)):
+        before, _, after = found.partition(mark)
+        found = before + text + after
+    return found

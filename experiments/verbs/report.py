@@ -14,7 +14,7 @@ from strategy.base.errors import CertificateError, InputError, PlanError
 from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
-    from experiments.reporting.report import MeasuredRun
+    from experiments.reporting.report import TimedRun
     from strategy.plan.plan import Plan
 
 OTHERS_LIMIT_S = 60.0
@@ -93,18 +93,18 @@ def run(args: argparse.Namespace) -> int:
     )
     write_atomic(args.out, text)
     if args.json:
-        emit({"report": str(args.out), "nbytes": len(text.encode()), "step_time_s": simulation["step_time_s"]})
+        emit({"page": str(args.out), "nbytes": len(text.encode()), "step_time_s": simulation["step_time_s"]})
     say(f"{args.out}: {len(text.encode()) / 1e6:.2f} MB; open it in a browser, no network is needed")
     return 0
 
 
-def plan_and_run(path: Path) -> tuple[Path, MeasuredRun | None]:
+def plan_and_run(path: Path) -> tuple[Path, TimedRun | None]:
     """The plan's file, and the run where a folder of one is given.
 
     Raises:
         InputError: the folder is not of a training run that has ended.
     """
-    from experiments.reporting.report import MeasuredRun
+    from experiments.reporting.report import TimedRun
     from strategy.program.timeline import read_timeline
 
     if not path.is_dir():
@@ -113,10 +113,10 @@ def plan_and_run(path: Path) -> tuple[Path, MeasuredRun | None]:
     if not (plan.exists() and timeline.exists()):
         expected = "plan.json and timeline.json.gz, as 'sbplan train' leaves them under runs"
         raise InputError("not a run with a timeline", where=str(path), expected=expected)
-    return plan, MeasuredRun(path.name, read_timeline(timeline))
+    return plan, TimedRun(path.name, read_timeline(timeline))
 
 
-def check_run(plan: Plan, measured: MeasuredRun) -> None:
+def check_run(plan: Plan, measured: TimedRun) -> None:
     """Refuse a timeline of another plan.
 
     Raises:
