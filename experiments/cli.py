@@ -32,6 +32,8 @@ VERBS = {
     "export": "write a plan as a trainer's configuration",
     "verify": "check a plan: legality, memory, admission, certificate",
     "simulate": "predict a plan's timeline, step time and memory",
+    "explain": "why a plan takes as long as it does, and why not another",
+    "report": "one page for the browser: a plan or a run, and why it is so",
     "train": "train by a plan, under mpiexec or with --launch",
     "profile": "measure ops and collectives on this machine, under mpiexec",
     "refine": "fit the time model to measured runs",

@@ -39,12 +39,12 @@ _HIDE = (COMPUTE, COLLECTIVES, TRANSFERS, GATHERS, EXCHANGE)
 
 def differences_s(priced: Priced, found: Simulation) -> dict[str, float]:
     """By cause, what the objective counts more than the simulation, in seconds; together the difference of the two."""
-    cause_of = _causes(priced)
+    cause_of = communication_causes(priced)
     counted, simulated = _counted_s(priced, cause_of), _simulated_s(found, cause_of)
     return {cause: counted[cause] - simulated[cause] for cause in CAUSES}
 
 
-def _causes(priced: Priced) -> dict[str, str]:
+def communication_causes(priced: Priced) -> dict[str, str]:
     """Action -> its cause; none of what loads."""
     graph, arrangement = priced.graph, priced.arrangement
     parameters = of_parameters(graph)
@@ -90,17 +90,17 @@ def _simulated_s(found: Simulation, cause_of: Mapping[str, str]) -> dict[str, fl
     total = dict.fromkeys(CAUSES, 0.0)
     ranks = np.unique(rank)
     for one in ranks:
-        covered_ns = 0
+        before_ns = 0
         for last, name in enumerate(_HIDE):
             here = (rank == one) & (of_act >= 0) & (of_act <= last)
-            until_ns = _covered_ns(acts.start_ns[here], acts.end_ns[here])
-            total[name] += (until_ns - covered_ns) / 1e9 / len(ranks) / found.steps
-            covered_ns = until_ns
+            until_ns = covered_ns(acts.start_ns[here], acts.end_ns[here])
+            total[name] += (until_ns - before_ns) / 1e9 / len(ranks) / found.steps
+            before_ns = until_ns
     total[BUBBLE] = found.step_time_s - sum(total.values())
     return total
 
 
-def _covered_ns(begin: NDArray[np.int64], end: NDArray[np.int64]) -> int:
+def covered_ns(begin: NDArray[np.int64], end: NDArray[np.int64]) -> int:
     """Time that some intervals cover."""
     order = np.argsort(begin, kind="stable")
     begin, until = begin[order], np.maximum.accumulate(end[order])

@@ -24,7 +24,7 @@ Everything that is wrong with a file is reported at once.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -77,6 +77,39 @@ def read_pins(path: Path) -> Pins:
     problems += placement_problems(placements)
     report(problems, where=str(path))
     return Pins(**config, layouts=layouts, stages=stages, placements=placements)
+
+
+def pins_of_settings(words: Sequence[str]) -> Pins:
+    """The pins of settings as they are typed: `tp=8`, `schedule=zbv`; keys and values are those of [config].
+
+    Raises:
+        InputError: with every setting that is none.
+    """
+    from strategy.space.request import Pins
+
+    problems: list[InputError] = []
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not (key and equals and text):
+            problems.append(InputError("not a setting", got=word, expected="KEY=VALUE, such as tp=8"))
+        elif key in found:
+            problems.append(InputError("given more than once", where=key))
+        else:
+            try:
+                found[key] = _setting(key, _typed(text), "pins:")
+            except InputError as error:
+                problems.append(error)
+    report(problems, where="pins")
+    return Pins(**found)
+
+
+def _typed(text: str) -> Any:
+    """A value as TOML has it; a word needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -155,7 +155,7 @@ KINDS_KNOWN: Mapping[str, str] = {
         "what a description or recording says that a model emits, and words of published configs and weights"
     ),
     "strategy/closed_form/price.py: 'gather'": "a figure of a framework's profile",
-    "experiments/figures/*.py: 'log'": "what matplotlib calls a logarithmic axis",
+    "experiments/*.py: 'log' 'report'": "what matplotlib calls a logarithmic axis; the command that writes a page",
     "strategy/graph/graph.py: kind in MOVES": "a graph lies below ops; its memories name what brings tensors there",
     "strategy/cost/cost.py: step.kind not in PARTS": "kinds of acts, not of ops",
     "strategy/graph/builder.py: 'report' 'learning_rate' 'square'": "names of ops that nothing of a model is called by",

@@ -116,8 +116,17 @@ def memory_nbytes(program: Program, space: Space = Space.DEVICE) -> tuple[int, .
 
 def fullest(program: Program, rank: int) -> Fill:
     """What a rank's device holds when it holds most; of tensors that share a block in place, the first counts."""
+    return fills(program, [rank])[0]
+
+
+def fills(program: Program, ranks: Sequence[int]) -> list[Fill]:
+    """`fullest` of several ranks."""
     occupancy = Occupancy(program)
-    rank = program.alike[rank] if program.alike else rank
+    return [_fill(occupancy, program.alike[rank] if program.alike else rank) for rank in ranks]
+
+
+def _fill(occupancy: Occupancy, rank: int) -> Fill:
+    program = occupancy.program
     occupants = _in(program, occupancy.of_rank(rank), Space.DEVICE)
     used = usage(_spans(occupancy, occupants))
     at = used.index(max(used))

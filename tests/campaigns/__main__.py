@@ -9,10 +9,10 @@ import sys
 import time
 
 NAMES = (
-    *("admission", "boxing-bytes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement", "faults", "fits"),
-    *("folding", "forgeries", "graph-mutants", "hangs", "joined", "kill", "layouts", "makespan-bound", "memory"),
-    *("mutants", "mutation", "oracle", "order", "program-fuzz", "rediscovery", "repeat", "solver", "trainer-keys"),
-    *("transparency", "unseen"),
+    *("admission", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
+    *("faults", "fits", "folding", "forgeries", "graph-mutants", "hangs", "joined", "kill", "layouts"),
+    *("makespan-bound", "memory", "mutants", "mutation", "oracle", "order", "program-fuzz", "rediscovery", "repeat"),
+    *("solver", "trainer-keys", "transparency", "unseen", "why-not"),
 )
 
 

@@ -31,6 +31,8 @@ CONTRACT = {
     "--gpus --gpu --tokens --out --json",
     "verify": "PLAN --certificate --json",
     "simulate": "PLAN --calibration --trace --figure --json",
+    "explain": "PLAN --diff --op --why-not --time-limit --json",
+    "report": "PLAN|RUN --out --others --time-limit --json",
     "train": "PLAN --steps --data --checkpoint --resume --backend numpy cupy --launch --json",
     "profile": "--out --json",
     "refine": "RUN --calibration --out --json",
@@ -106,7 +108,7 @@ def test_the_version(sbplan: Sbplan) -> None:
     [
         (["simulat"], "no such verb (got 'simulat'); did you mean 'simulate'?"),
         (["--hepl"], "no such verb (got '--hepl')"),
-        (["cite", "plan.json"], "no such verb (got 'cite'); known: bench, demo, doctor, export, "),
+        (["cyte", "plan.json"], "no such verb (got 'cyte'); known: bench, "),
         (["bench", "gpu"], "invalid choice: 'gpu' (choose from 'search', 'joint', 'objective', 'simulator')"),
         (["search", "gpt-tiny", "--clustre", "local"], "did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clustre=local"], "no such flag (got '--clustre'); did you mean '--cluster'?"),

@@ -1,0 +1,57 @@
+"""Why not: a plan against the best one with other pins, or what stands in the way of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from experiments.explanation.constraint import Constraint, dividing_constraint, memory_constraint
+from experiments.prices import simulated_step
+from strategy.base.budget import Budget
+from strategy.base.errors import ContradictionError, InfeasibleError
+from strategy.plan.plan import Plan
+from strategy.search.contradiction import contradictory, leave_no_candidate
+from strategy.search.search import search
+from strategy.search.search_result import SearchResult
+from strategy.space.request import Pins, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """There is no plan with the pins: why, in the words of the search, and the constraint that binds, if it is one.
+
+    `plan` is the one that there is once a memory constraint has given way.
+    """
+
+    reason: str
+    constraint: Constraint | None
+    plan: Plan | None = None
+
+
+def pinned_request(plan: Plan, pins: Pins) -> Request:
+    """What a plan was searched for, with these pins and no others."""
+    return Request(
+        model_name=plan.model_name,
+        model=plan.model,
+        training=replace(plan.training, num_micro_batches=1),
+        cost=plan.cost,
+        memory_limit_bytes=plan.claims.memory_limit_bytes,
+        pins=pins,
+    )
+
+
+def why_not(request: Request, budget: Budget) -> SearchResult | Refusal:
+    """The best plan with the pins of a request, or why there is none.
+
+    Raises:
+        OutOfTimeError: there was neither a plan nor a reason in time.
+    """
+    if leave_no_candidate(request):
+        reason = contradictory(request, leave_no_candidate, budget.share(1 / 4))
+        return Refusal(str(reason), dividing_constraint(request, budget))
+    try:
+        return search(request, simulate=simulated_step, budget=budget.share(1 / 2))
+    except ContradictionError as error:
+        return Refusal(str(error), None)
+    except InfeasibleError as error:
+        constraint, plan = memory_constraint(request, error.smallest_limit, budget)
+        return Refusal(str(error), constraint, plan)
