@@ -37,7 +37,8 @@ VERBS = {
     "validate": "recompute the shipped published numbers",
     "solve": "solve one optimisation problem in the contest's format",
     "bench": "measure the solver against published methods, or how fast the simulator is",
-    "figures": "draw the figures of the papers",
+    "runs": "list, show, compare, export and delete the runs in a store",
+    "figures": "draw the figures of the papers, from the runs in a store",
     "doctor": "check this machine: what is there, what is missing",
 }
 
