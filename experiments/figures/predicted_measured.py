@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from experiments.suites.results import ExperimentResult
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -22,6 +24,18 @@ class Point:
     refined_s: float
     measured_s: float
     samples_s: tuple[float, ...]
+    run: int | None = None
+
+
+def data(results: Sequence[ExperimentResult]) -> Sequence[Point]:
+    """The plans of the last run on this machine."""
+    return [
+        Point(
+            plan["name"], plan["predicted_s"], plan["refined_s"], plan["measured_s"], tuple(plan["samples_s"]), one.run
+        )
+        for one in results[-1:]
+        for plan in one.summary["plans"]
+    ]
 
 
 def figure(points: Sequence[Point]) -> Figure:
