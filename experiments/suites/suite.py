@@ -45,8 +45,8 @@ class SuiteExperiment:
 
     @property
     def inputs(self) -> dict[str, object]:
-        """What its run is told by: the same inputs, the same experiment."""
-        return {"suite": self.suite, "experiment": msgspec.to_builtins(self.experiment)}
+        """What its run is told by, as JSON has it: the same inputs, the same experiment."""
+        return {"suite": self.suite, "experiment": msgspec.json.decode(msgspec.json.encode(self.experiment))}
 
 
 def find_suite(text: str) -> Path:
