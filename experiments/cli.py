@@ -40,6 +40,7 @@ VERBS = {
     "run": "run a suite of experiments that a TOML file lists; goes on where it was stopped",
     "runs": "list, show, compare, export and delete the runs in a store",
     "figures": "draw the figures of the papers, from the runs in a store",
+    "cite": "BibTeX of the methods that a plan uses",
     "doctor": "check this machine: what is there, what is missing",
 }
 
