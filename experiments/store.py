@@ -232,9 +232,9 @@ class RunStore:
         return self.root / "runs.sqlite"
 
 
-def _is_folder_name(name: object) -> bool:
+def _is_folder_name(text: object) -> bool:
     """Whether a row's folder lies in the store: a plain name, which leads nowhere else."""
-    return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name and "\0" not in name
+    return isinstance(text, str) and text not in ("", ".", "..") and Path(text).name == text and "\0" not in text
 
 
 def _now() -> str:

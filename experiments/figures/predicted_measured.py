@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from experiments.figures.style import COLUMN_IN
 from experiments.suites.results import ExperimentResult
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def figure(points: Sequence[Point]) -> Figure:
     """One column of two marks per plan; the horizontal bar spans the central half of the measured steps."""
     from matplotlib.figure import Figure
 
-    found = Figure(figsize=(4.6, 4.2), layout="constrained")
+    found = Figure(figsize=(COLUMN_IN, 3.2), layout="constrained")
     axes = found.subplots()
     figures = [x for p in points for x in (p.predicted_s, p.refined_s, p.measured_s)]
     low, high = 0.85e3 * min(figures), 1.1e3 * max(figures)

@@ -34,7 +34,7 @@ def data(results: Sequence[ExperimentResult]) -> Sequence[ScaledStep]:
     """A row per search that found a plan."""
     return [
         ScaledStep(
-            one.run, one.name.partition(",")[0], one.experiment["model"], one.summary["gpus"],
+            one.run, one.experiment["series"], one.experiment["model"], one.summary["gpus"],
             one.experiment["global_batch"],
             **{key: one.summary[key] for key in ("step_time_s", "tokens_per_s", "mfu", "gap", "idle_share")},
             exposed_share=one.summary["exposed_communication_s"] / one.summary["step_time_s"],
@@ -55,7 +55,7 @@ def figure(rows: Sequence[ScaledStep]) -> Figure:
         )  # fmt: skip
     doubling(axes, sorted({row.gpus for row in rows}), "H100s")
     axes.set_ylabel("tokens/s per GPU")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.12 * max(row.tokens_per_s / row.gpus for row in rows))
     axes.set_title(rows[0].model, loc="left")
     axes.legend(frameon=False, loc="lower left")
     return found

@@ -49,6 +49,30 @@ def data(results: Sequence[ExperimentResult]) -> Sequence[StepTimelines]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class TimelineAct:
+    """An act of a step; times are from the step's first computation on."""
+
+    run: int
+    plan: str
+    source: str
+    rank: int
+    actor: str
+    start_ns: int
+    end_ns: int
+
+
+def table(rows: Sequence[StepTimelines]) -> Sequence[TimelineAct]:
+    """The acts of both timelines."""
+    return [
+        TimelineAct(row.run, row.plan, source, actor.rank, actor.name, record.start_ns, record.end_ns)
+        for row in rows
+        for source, timeline in (("simulated", row.simulated), ("measured", row.measured))
+        for record in timeline.records
+        for actor in (timeline.actors[record.actor],)
+    ]
+
+
 def figure(rows: Sequence[StepTimelines]) -> Figure:
     """Both timelines of the first on one time axis; its phases colour the computation."""
     first = rows[0]

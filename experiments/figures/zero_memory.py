@@ -49,15 +49,17 @@ def figure(rows: Sequence[SavedMemory]) -> Figure:
     kinds = list(dict.fromkeys(row.recompute for row in rows))
     stages = sorted({row.zero_stage for row in rows})
     limit = rows[0].memory_limit_bytes / GIB
-    for number, kind in enumerate(kinds):
-        for row in (row for row in rows if row.recompute == kind):
+    for number, recompute in enumerate(kinds):
+        for row in (row for row in rows if row.recompute == recompute):
             x = stages.index(row.zero_stage) + 0.27 * (number - (len(kinds) - 1) / 2)
             if row.peak_memory_bytes is None:
                 axes.plot(x, 0.96 * limit, marker="x", color=COLOURS[number], markersize=5)
             else:
                 hatch = ("", "////", "....")[number % 3]
                 axes.bar(x, row.peak_memory_bytes / GIB, 0.25, color=COLOURS[number], hatch=hatch, edgecolor="white")
-        axes.bar(0, 0, color=COLOURS[number], label=kind, hatch=("", "////", "....")[number % 3], edgecolor="white")
+        axes.bar(
+            0, 0, color=COLOURS[number], label=recompute, hatch=("", "////", "....")[number % 3], edgecolor="white"
+        )
     axes.axhline(limit, color="black", linewidth=0.8, linestyle="--")
     axes.text(len(stages) - 0.5, limit, "device", ha="right", va="bottom", fontsize=7)
     axes.set_xticks(range(len(stages)), [str(stage) if stage else "0 (free)" for stage in stages])

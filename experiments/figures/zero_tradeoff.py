@@ -20,17 +20,22 @@ def data(results: Sequence[ExperimentResult]) -> Sequence[SavedMemory]:
     return [row for row in memory_rows(results) if row.step_time_s is not None]
 
 
+def _nearly_equal(one: float, other: float) -> bool:
+    return abs(one - other) <= 0.02 * max(one, other)
+
+
 def figure(rows: Sequence[SavedMemory]) -> Figure:
     """A mark per plan: the colour says what is computed again, the number the stage of ZeRO."""
     found, (axes,) = panels(1)
-    for number, kind in enumerate(dict.fromkeys(row.recompute for row in rows)):
-        mine = [row for row in rows if row.recompute == kind]
+    for number, recompute in enumerate(dict.fromkeys(row.recompute for row in rows)):
+        mine = [row for row in rows if row.recompute == recompute]
         points = [((row.peak_memory_bytes or 0) / GIB, row.step_time_s or 0.0) for row in mine]
         x, y = zip(*points, strict=True)
-        axes.scatter(x, y, color=COLOURS[number], marker=MARKERS[number], s=22, label=kind)
+        axes.scatter(x, y, color=COLOURS[number], marker=MARKERS[number], s=22, label=recompute)
         stages: dict[tuple[float, float], list[str]] = {}  # plans that cannot be told from each other share a label
-        for row, (memory, step_s) in zip(mine, points, strict=True):
-            stages.setdefault((round(memory, 1), round(step_s, 2)), []).append(str(row.zero_stage))
+        for row, point in zip(mine, points, strict=True):
+            near = (other for other in stages if all(map(_nearly_equal, point, other)))
+            stages.setdefault(next(near, point), []).append(str(row.zero_stage))
         for point, names in stages.items():
             axes.annotate(", ".join(names), point, (5, 3), textcoords="offset points", fontsize=7)
     axes.set(xlabel="fullest rank [GiB]", ylabel="step [s]")

@@ -15,7 +15,10 @@ ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zbv"]
 
 
 class SearchExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="search"):
-    """A search on a cluster, and the simulated step of its plan; `pins` are the keys of a pin file's [config]."""
+    """A search on a cluster, and the simulated step of its plan.
+
+    `pins` are the keys of a pin file's [config]; `series` is the line of a figure that the experiment is a point of.
+    """
 
     name: Text
     model: Text
@@ -25,6 +28,7 @@ class SearchExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     training: tuple[str, ...] = ()
     pins: Mapping[str, Any] = {}
     time_limit_s: Seconds = 20.0
+    series: str = ""
 
 
 class BaselineExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="baselines"):

@@ -144,14 +144,14 @@ def _drawn_out(table: Any, where: str, *, quick: bool) -> Iterator[dict[str, Any
         yield one
 
 
-def _filled_in(name: str, values: Mapping[str, Any], prefix: str = "") -> str:
+def _filled_in(text: str, values: Mapping[str, Any], prefix: str = "") -> str:
     """A name with `{key}` replaced by the value of that key, `{pins.tp}` by that of `tp` in `pins`."""
     for key, value in values.items():
         if isinstance(value, dict):
-            name = _filled_in(name, value, f"{prefix}{key}.")
+            text = _filled_in(text, value, f"{prefix}{key}.")
         elif f"{prefix}{key}" != "name":
-            name = name.replace(f"{{{prefix}{key}}}", str(value))
-    return name
+            text = text.replace(f"{{{prefix}{key}}}", str(value))
+    return text
 
 
 def _put(table: dict[str, Any], key: str, value: Any, where: str) -> None:

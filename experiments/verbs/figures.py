@@ -111,7 +111,8 @@ def _drawn(module: Any, rows: Sequence[Any], path: Path) -> Iterator[Path]:
             check_output_path(path.with_suffix(suffix), "--out")
             save(picture, path.with_suffix(suffix))
             yield path.with_suffix(suffix)
-    write_atomic(path.with_suffix(".csv"), as_csv(rows))
+    shown = module.table(rows) if hasattr(module, "table") else rows
+    write_atomic(path.with_suffix(".csv"), as_csv(shown))
     yield path.with_suffix(".csv")
 
 

@@ -38,7 +38,10 @@ CONTRACT = {
     "validate": "--choices --search --only --time-limit --out --json",
     "solve": "PROBLEM.json[.gz] --time-limit --work-limit --certificate --json",
     "bench": "search joint simulator --time-limit --pairs --seed --json",
-    "figures": "--all --out --json",
+    "figures": "--all --store --out --json",
+    "run": "SUITE.toml --quick --out --json",
+    "runs": "list show compare export delete --store --out --unfinished --json",
+    "cite": "PLAN --json",
     "doctor": "--ops --write --json",
 }
 
@@ -104,7 +107,7 @@ def test_the_version(sbplan: Sbplan) -> None:
     [
         (["simulat"], "no such verb (got 'simulat'); did you mean 'simulate'?"),
         (["--hepl"], "no such verb (got '--hepl')"),
-        (["cite", "plan.json"], "no such verb (got 'cite'); known: bench, demo, doctor, figures, "),
+        (["quote", "plan.json"], "no such verb (got 'quote'); known: bench, cite, demo, doctor, figures, "),
         (["bench", "gpu"], "invalid choice: 'gpu' (choose from 'search', 'joint', 'objective', 'simulator')"),
         (["search", "gpt-tiny", "--clustre", "local"], "did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clustre=local"], "no such flag (got '--clustre'); did you mean '--cluster'?"),
