@@ -142,9 +142,8 @@ def test_a_run_of_a_forged_plan(command: Command, tmp_path: Path, run_folder: Pa
 def torchtitan_log(path: Path, step_s: float, *, tokens: int) -> Path:
     """As torchtitan prints it, of a data-parallel rank with so many tokens a step."""
     lines = ["Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=2, cp=1, tp=1, ep=1"]
-    lines.append(
-        f"local batch size {tokens // 16}, global batch size 4, gradient accumulation steps 1, sequence length 16"
-    )
+    batch = f"local batch size {tokens // 16}, global batch size 4"
+    lines.append(f"{batch}, gradient accumulation steps 1, sequence length 16")
     lines += [f"step: {n:2}  loss: 1.0  memory: 1GiB  tps: {tokens / step_s:,.6f}  tflops: 1" for n in range(1, 5)]
     path.write_text("\n".join(lines))
     return path

@@ -31,8 +31,8 @@ def test_rates_of_the_bench_are_times() -> None:
 def test_whole_rows_of_nccl_tests(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text(
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
-        "     1048576        262144     float     sum      -1    92.79   11.30   19.78      0    92.15   11.38   19.91      0\n"
+        "#   size   count   type  redop  root   time  algbw  busbw #wrong   time  algbw  busbw #wrong\n"
+        " 1048576  262144  float    sum    -1  92.79  11.30  19.78      0  92.15  11.38  19.91      0\n"
         "# Avg bus bandwidth    : 19.8\n"
     )
     assert read_collective_log(path) == (AllReduceTime(1048576, pytest.approx(92.79e-6)),)  # type: ignore[arg-type]

@@ -37,7 +37,8 @@ def test_every_recorded_log_is_read(path: Path) -> None:
 def test_a_line_of_megatron_is_read_as_it_is_printed(tmp_path: Path) -> None:
     """The format of Megatron-LM's training log: milliseconds, one figure."""
     path = tmp_path / "megatron.log"
-    line = " [2024-05-01 10:00:00] iteration {:8d}/     100 | consumed samples: {:12d} | elapsed time per iteration (ms): {} |"
+    line = " [2024-05-01 10:00:00] iteration {:8d}/     100 | consumed samples: {:12d} |"
+    line += " elapsed time per iteration (ms): {} | learning rate: 1.0E-4 |"
     path.write_text("\n".join(line.format(step, 8 * step, ms) for step, ms in ((1, 9000.0), (2, 501.5), (3, 500.5))))
     assert read_trainer_log(path).steps_s == {1: 9.0, 2: 0.5015, 3: 0.5005}
 
