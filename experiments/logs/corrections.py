@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from experiments.logs.trainer_log import TrainerLog
-from experiments.refinement import predict_s
+from experiments.verbs.simulate import program_of
+from simulator.simulate import simulate
 from strategy.cost.calibrate import Calibration, calibrate, refine, scale
 from strategy.cost.cost import CostModel
 from strategy.cost.measurement import LEAST_SAMPLES, CostKey, Features, Measurement
@@ -21,8 +22,8 @@ from strategy.hardware.cluster import Cluster
 from strategy.plan.observe import features_by_action
 from strategy.plan.plan import Plan
 
-ROUNDS_OF_SCALING = 8
-NEAR_ENOUGH = 1e-3
+ROUNDS_OF_SCALING = 4
+NEAR_ENOUGH = 5e-3
 """Of the median step; communication that computation hides makes steps other than linear in the factor."""
 SHEET = "data sheet"
 
@@ -62,6 +63,11 @@ def _parts(features: Features) -> Iterator[Features]:
             yield from _parts(part)
     else:
         yield features
+
+
+def predict_s(plan: Plan, calibration: Calibration) -> float:
+    """The simulated step of a plan under a calibration; ranks that do the same are simulated once."""
+    return simulate(program_of(plan, calibration.cost_model(plan.cluster))).step_time_s
 
 
 def corrected(

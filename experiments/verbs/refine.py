@@ -202,16 +202,21 @@ def read_run(folder: Path) -> MeasuredRun:
 
 
 def check_one_cluster(plans: Mapping[str, Plan]) -> None:
-    """Refuse runs of several clusters: their constants have nothing to do with each other.
+    """Refuse runs of several clusters: their constants have nothing to do with each other, unless nodes are alike.
 
     Raises:
         InputError: two runs are of different clusters.
     """
     (first, plan), *others = plans.items()
     for where, other in others:
-        if other.cluster.name != plan.cluster.name:
+        if other.cluster.name != plan.cluster.name and not _of_alike_nodes(other.cluster, plan.cluster):
             got, expected = other.cluster.name, plan.cluster.name
             raise InputError(f"not of the same cluster as {first}", where=where, got=got, expected=expected)
+
+
+def _of_alike_nodes(one: Cluster, other: Cluster) -> bool:
+    """Whether two clusters differ by their number of nodes alone."""
+    return not one.groups and replace(one, name=other.name, nodes=other.nodes) == other
 
 
 def refined(old: Calibration, runs: Sequence[MeasuredRun]) -> Calibration:
