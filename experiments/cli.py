@@ -41,7 +41,10 @@ VERBS = {
     "validate": "recompute the shipped published numbers",
     "solve": "solve one optimisation problem in the contest's format",
     "bench": "measure the solver against published methods, or how fast the simulator is",
-    "figures": "draw the figures of the papers",
+    "run": "run a suite of experiments that a TOML file lists; goes on where it was stopped",
+    "runs": "list, show, compare, export and delete the runs in a store",
+    "figures": "draw the figures of the papers, from the runs in a store",
+    "cite": "BibTeX of the methods that a plan uses",
     "doctor": "check this machine: what is there, what is missing",
 }
 

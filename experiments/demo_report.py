@@ -9,6 +9,7 @@ from pathlib import Path
 from executor.train import program_of
 from experiments.loop import Outcome, document
 from simulator.engine import run as simulate_acts
+from simulator.figures import timeline_figure
 from strategy.graph.graph import Phase
 from strategy.plan.plan import Plan
 from strategy.program.program import ActKind
@@ -43,7 +44,6 @@ def table(outcome: Outcome) -> str:
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Write the figures; gives their paths. Timelines are those of the chosen plan and of the pipeline."""
     from experiments.figures.predicted_measured import Point, figure
-    from experiments.figures.timelines import figure as timelines
     from experiments.verbs.simulate import save
 
     paths = []
@@ -51,7 +51,8 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
         if contender.timeline is not None and contender.name in (outcome.chosen, "pipeline"):
             cost = outcome.calibration.cost_model(contender.plan.cluster)
             simulated = simulate_acts(program_of(replace(contender.plan, cost=cost)), 3).timeline
-            found = timelines(typical_step(simulated), typical_step(contender.timeline), phases_of(contender.plan))
+            steps = typical_step(simulated), typical_step(contender.timeline)
+            found = timeline_figure(steps, phases=phases_of(contender.plan))
             paths.append(folder / f"timelines_{contender.name}.png")
             save(found, paths[-1], dpi=150)
     points = [Point(c.name, c.predicted_s, c.refined_s, c.measured_s, c.samples_s) for c in outcome.contenders]

@@ -51,31 +51,39 @@ def read_pins(path: Path) -> Pins:
     Raises:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
     """
+    return pins_of(_document(path), str(path))
+
+
+def pins_of(document: Mapping[str, Any], source: str) -> Pins:
+    """The pins of a document of these sections; `source` is what errors say that it is of.
+
+    Raises:
+        InputError: a wrong key or value.
+    """
     from strategy.layout.config import mesh_axes
     from strategy.space.pins import placement_problems
     from strategy.space.request import Pins
 
-    document = _document(path)
     problems: list[InputError] = []
 
     def read(section: str, entry: Callable[[str, Any], T]) -> dict[str, T]:
         """The entries of a section that can be read; notes what is wrong with the others."""
         found: dict[str, T] = {}
-        for key, value in _table(document.get(section, {}), section, path, problems).items():
+        for key, value in _table(document.get(section, {}), section, source, problems).items():
             try:
                 found[key] = entry(key, value)
             except InputError as error:
                 problems.append(error)
         return found
 
-    problems += _unknown(document, SECTIONS, str(path))
-    config = read("config", lambda key, value: _setting(key, value, f"{path}: [config]"))
+    problems += _unknown(document, SECTIONS, source)
+    config = read("config", lambda key, value: _setting(key, value, f"{source}: [config]"))
     axes = mesh_axes(config.get("cp", 1), config.get("ep", 1))
-    layouts = read("sbp", lambda pattern, value: _layout(value, axes, f"{path}: [sbp] {pattern!r}"))
-    stages = read("stage", lambda pattern, value: _whole(value, f"{path}: [stage] {pattern!r}", at_least=0))
-    placements = read("placement", lambda pattern, value: _devices(value, f"{path}: [placement] {pattern!r}"))
+    layouts = read("sbp", lambda pattern, value: _layout(value, axes, f"{source}: [sbp] {pattern!r}"))
+    stages = read("stage", lambda pattern, value: _whole(value, f"{source}: [stage] {pattern!r}", at_least=0))
+    placements = read("placement", lambda pattern, value: _devices(value, f"{source}: [placement] {pattern!r}"))
     problems += placement_problems(placements)
-    report(problems, where=str(path))
+    report(problems, where=source)
     return Pins(**config, layouts=layouts, stages=stages, placements=placements)
 
 
@@ -127,10 +135,10 @@ def _unknown(table: Mapping[str, Any], keys: tuple[str, ...], where: str) -> Ite
             yield InputError("unknown key", where=where, got=key, hint=did_you_mean(key, keys))
 
 
-def _table(found: object, section: str, path: Path, problems: list[InputError]) -> dict[str, Any]:
+def _table(found: object, section: str, source: str, problems: list[InputError]) -> dict[str, Any]:
     if isinstance(found, dict):
         return found
-    where = f"{path}: [{section}]"
+    where = f"{source}: [{section}]"
     problems.append(InputError("not a table", where=where, got=found, expected=f"[{section}] with keys"))
     return {}
 

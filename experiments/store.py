@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from strategy.base.errors import InputError, RunError, present
-from strategy.base.files import held, write_atomic
+from strategy.base.files import held, read_json, write_atomic
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -57,6 +58,25 @@ class RunRecord:
     finished: str | None = None
     plan_hash: str | None = None
     summary: Mapping[str, object] = field(default_factory=dict)
+
+    def inputs(self) -> Mapping[str, object]:
+        """What the run was given, as it was resolved.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        found = read_json(self.folder / "inputs.json")
+        if not isinstance(found, dict):
+            raise InputError("not an object", where=str(self.folder / "inputs.json"), got=type(found).__name__)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRuns:
+    """The runs of a store, oldest first, and the ids of rows that cannot be read."""
+
+    runs: tuple[RunRecord, ...]
+    damaged: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,32 +128,67 @@ class RunStore:
         """The run with this id.
 
         Raises:
-            InputError: there is none.
+            InputError: there is none, or its row is damaged.
         """
         with self._reading() as database:
             row = database.execute(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", (number,)).fetchone()
         if row is None:
             raise InputError("no such run", where=str(self.root), got=number, hint="see 'sbplan runs'")
-        return self._run(row)
+        found = self._run(row)
+        if found is None:
+            hint = f"'sbplan runs delete {number}' removes it"
+            raise InputError("the row of this run is damaged", where=str(self._database), got=number, hint=hint)
+        return found
 
     def list(self) -> tuple[RunRecord, ...]:
-        """All runs, oldest first."""
+        """All runs whose rows can be read, oldest first."""
+        return self.read().runs
+
+    def read(self) -> StoredRuns:
+        """All runs, oldest first, and which rows are damaged."""
         with self._reading() as database:
             rows = database.execute(f"SELECT {_COLUMNS} FROM runs ORDER BY id").fetchall()
-        return tuple(self._run(row) for row in rows)
-
-    def _run(self, row: tuple[Any, ...]) -> RunRecord:
-        number, verb, started, finished, status, plan_hash, folder, summary = row
-        return RunRecord(
-            id=number,
-            verb=verb,
-            started=started,
-            folder=self.root / folder,
-            status=RunStatus(status),
-            finished=finished,
-            plan_hash=plan_hash,
-            summary=json.loads(summary),
+        runs = [(row[0], self._run(row)) for row in rows]
+        return StoredRuns(
+            tuple(run for _, run in runs if run is not None), tuple(number for number, run in runs if run is None)
         )
+
+    def delete(self, number: int) -> None:
+        """Remove a run's row, damaged or not, and its folder, unless another run has the same.
+
+        The row goes first: a folder without a row is found by nobody, a row without a folder by everyone.
+
+        Raises:
+            InputError: there is no such run.
+        """
+        with self._reading() as database:
+            row = database.execute("SELECT folder FROM runs WHERE id = ?", (number,)).fetchone()
+        if row is None:
+            raise InputError("no such run", where=str(self.root), got=number, hint="see 'sbplan runs'")
+        with self._writing() as database:
+            database.execute("DELETE FROM runs WHERE id = ?", (number,))
+            (others,) = database.execute("SELECT count(*) FROM runs WHERE folder = ?", row).fetchone()
+        folder = self.root / row[0] if _is_folder_name(row[0]) else None
+        if others or folder is None or not folder.is_dir() or folder.is_symlink():
+            return
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be removed: {error.strerror}") from error
+
+    def _run(self, row: tuple[Any, ...]) -> RunRecord | None:
+        """The run that a row says; None if it says none."""
+        number, verb, started, finished, status, plan_hash, folder, summary = row
+        texts = all(isinstance(text, str) for text in (verb, started, folder, status, summary))
+        if not texts or not _is_folder_name(folder) or status not in list(RunStatus):
+            return None
+        try:
+            found = json.loads(summary)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(found, dict) or not all(isinstance(text, str | None) for text in (finished, plan_hash)):
+            return None
+        return RunRecord(number, verb, started, self.root / folder, RunStatus(status), finished, plan_hash, found)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -175,6 +230,11 @@ class RunStore:
     @property
     def _database(self) -> Path:
         return self.root / "runs.sqlite"
+
+
+def _is_folder_name(text: object) -> bool:
+    """Whether a row's folder lies in the store: a plain name, which leads nowhere else."""
+    return isinstance(text, str) and text not in ("", ".", "..") and Path(text).name == text and "\0" not in text
 
 
 def _now() -> str:

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.published.validation import HeldOutRun, validate
+from experiments.figures.style import COLOURS, PAGE_IN
+from experiments.suites.results import ExperimentResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def data() -> Sequence[HeldOutRun]:
-    """Every open run that is predicted; fits take some ten seconds."""
-    return validate().points
+@dataclass(frozen=True, slots=True)
+class HeldOutPoint:
+    """One run: seconds per step as measured, and as predicted with a 90 % interval."""
+
+    run: int
+    family: str
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
 
 
-def figure(points: Sequence[HeldOutRun]) -> Figure:
+def data(results: Sequence[ExperimentResult]) -> Sequence[HeldOutPoint]:
+    """Every open run that is predicted."""
+    return [HeldOutPoint(one.run, **point) for one in results for point in one.summary["points"]]
+
+
+def figure(points: Sequence[HeldOutPoint]) -> Figure:
     """Both on logarithmic axes, and below the ratio of the two; a colour and a marker per series of measurements."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     families = sorted({point.family for point in points})
-    colours, markers = matplotlib.colormaps["tab20"], "osD^v<>pX*"
-    found = Figure(figsize=(7.0, 4.6), layout="constrained")
+    markers = "osD^v<>pX*"
+    found = Figure(figsize=(PAGE_IN, 4.6), layout="constrained")
     upper, lower = found.subplots(2, 1, sharex=True, height_ratios=[3, 1.4])
     times = [seconds for point in points for seconds in (point.measured_s, point.predicted_s)]
     ends = [0.8 * min(times), 1.25 * max(times)]
@@ -35,8 +48,8 @@ def figure(points: Sequence[HeldOutRun]) -> Figure:
     for number, family in enumerate(families):
         mine = [point for point in points if point.family == family]
         style = {
-            "s": 11, "color": colours(number % 20), "marker": markers[number % len(markers)], "linewidths": 0,
-            "alpha": 0.8,
+            "s": 11, "color": COLOURS[number % len(COLOURS)], "marker": markers[number // len(COLOURS)],
+            "linewidths": 0, "alpha": 0.8,
         }  # fmt: skip
         x = [point.measured_s for point in mine]
         upper.scatter(x, [point.predicted_s for point in mine], label=f"{family} ({len(mine)})", **style)

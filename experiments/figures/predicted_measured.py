@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from experiments.figures.style import COLUMN_IN
+from experiments.suites.results import ExperimentResult
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -22,13 +25,25 @@ class Point:
     refined_s: float
     measured_s: float
     samples_s: tuple[float, ...]
+    run: int | None = None
+
+
+def data(results: Sequence[ExperimentResult]) -> Sequence[Point]:
+    """The plans of the last run on this machine."""
+    return [
+        Point(
+            plan["name"], plan["predicted_s"], plan["refined_s"], plan["measured_s"], tuple(plan["samples_s"]), one.run
+        )
+        for one in results[-1:]
+        for plan in one.summary["plans"]
+    ]
 
 
 def figure(points: Sequence[Point]) -> Figure:
     """One column of two marks per plan; the horizontal bar spans the central half of the measured steps."""
     from matplotlib.figure import Figure
 
-    found = Figure(figsize=(4.6, 4.2), layout="constrained")
+    found = Figure(figsize=(COLUMN_IN, 3.2), layout="constrained")
     axes = found.subplots()
     figures = [x for p in points for x in (p.predicted_s, p.refined_s, p.measured_s)]
     low, high = 0.85e3 * min(figures), 1.1e3 * max(figures)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from experiments.figures.style import COLOURS, COLUMN_IN, MARKERS
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.estimate import estimate
 from strategy.closed_form.job import Job, Shape
@@ -37,8 +38,6 @@ WAYS = (
     Way("4 x 24", tp=4, pp=24),
     Way("ZeRO-3 alone", "deepspeed-zero", zero=3),
 )
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
-_MARKERS = "osD^"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +86,9 @@ def figure(curves: Sequence[Curve]) -> Figure:
     """A line per way with its interval as a band; the number of GPUs doubles along the axis."""
     from matplotlib.figure import Figure
 
-    found = Figure(figsize=(4.6, 3.2), layout="constrained")
+    found = Figure(figsize=(COLUMN_IN, 2.8), layout="constrained")
     axes = found.subplots()
-    for curve, colour, marker in zip(curves, _COLOURS, _MARKERS, strict=True):
+    for curve, colour, marker in zip(curves, COLOURS, MARKERS, strict=False):
         axes.fill_between(curve.gpus, curve.low, curve.high, color=colour, alpha=0.12, linewidth=0)
         (line,) = axes.plot(curve.gpus, curve.tflop_per_s, color=colour, linewidth=1.2, label=curve.name)
         line.set(marker=marker, markersize=4)

@@ -24,11 +24,11 @@ from executor.supervision.environment import rank_environment
 from executor.supervision.launch import launch
 from executor.train import program_of
 from experiments.demo_report import phases_of, typical_step
-from experiments.figures.timelines import figure
 from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from simulator.engine import run as simulate_acts
+from simulator.figures import timeline_figure
 from strategy.base.budget import Budget
 from strategy.cost.cost import CostModel
 from strategy.models import find_model
@@ -85,6 +85,6 @@ measured = read_timeline(folder / "timeline.json.gz")
 # ## Draw
 
 # %%
-picture = figure(typical_step(simulated), typical_step(measured), phases_of(plan))
+picture = timeline_figure([typical_step(simulated), typical_step(measured)], phases=phases_of(plan))
 picture.savefig(folder / "timelines.png", dpi=150)
 Image(folder / "timelines.png")  # type: ignore[no-untyped-call]

@@ -6,8 +6,8 @@ systems.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from experiments.published.fitting import TRAINING, reference
 from experiments.published.job_acts import simulated_seconds
@@ -22,6 +22,7 @@ _PAPER = "Narayanan et al. 2021 (arXiv:2104.04473)"
 _TOKENS = 300e9
 _DAY_S = 86400.0
 _GPT = "dlperf_gpt_"
+SYSTEMS_COMPARED = ("oneflow", "megatron")
 
 
 def job_figures() -> list[SourceFigure]:
@@ -72,19 +73,36 @@ def month(gpus: int = 1024) -> SourceFigure:
     )
 
 
-def oneflow() -> SourceFigure:
-    """Of all open configurations that both ran."""
+@dataclass(frozen=True, slots=True)
+class FrameworkStep:
+    """Seconds of a step of one system on one configuration: simulated, and as measured."""
+
+    configuration: str
+    system: str
+    simulated_s: float
+    measured_s: float
+
+
+def framework_steps() -> list[FrameworkStep]:
+    """Of all open configurations of GPT that OneFlow and Megatron both ran on V100s."""
     rows = [row for row in read_rows(reference(TRAINING[0])) if row.cells["row_id"].startswith(_GPT)]
-    predicted, measured = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
     jobs = [candidate.job for row in rows for candidate in row.candidates]
     simulated = Mixture.of(rows).mean(simulated_seconds(jobs, shipped()))
+    steps = []
     for row, seconds in zip(rows, simulated.tolist(), strict=True):
         system, _, configuration = row.cells["row_id"].removeprefix(_GPT).partition("_")
-        predicted[configuration][system] = seconds
-        measured[configuration][system] = float(row.cells["iter_time_s"])
+        steps.append(FrameworkStep(configuration, system, seconds, float(row.cells["iter_time_s"])))
+    counts = Counter(step.configuration for step in steps)
+    return [step for step in steps if counts[step.configuration] == len(SYSTEMS_COMPARED)]
+
+
+def oneflow() -> SourceFigure:
+    """Of all open configurations that both ran."""
+    steps = {(step.configuration, step.system): step for step in framework_steps()}
+    names = dict.fromkeys(configuration for configuration, _ in steps)
     values, published = (
-        {key: times["megatron"] / times["oneflow"] for key, times in found.items() if len(times) == 2}
-        for found in (predicted, measured)
+        {name: getattr(steps[name, "megatron"], key) / getattr(steps[name, "oneflow"], key) for name in names}
+        for key in ("simulated_s", "measured_s")
     )
     text = f"{min(published.values()):.2f} to {max(published.values()):.2f}"
     return SourceFigure(

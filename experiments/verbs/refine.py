@@ -1,25 +1,28 @@
-"""Fit the time model to measured runs.
+"""Fit the time model to measured runs, ours or those that another trainer logged.
 
 A run is a folder with plan.json, measurements.json and timeline.json.gz, as `sbplan train` leaves it. Kinds of acts
-that no run measured keep their constants.
+that no run measured keep their constants. A log says how long steps took: all that was not measured by itself is
+corrected by one factor.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
 from experiments.console import emit, say
 from experiments.outputs import check_output_path
-from strategy.base.errors import InputError
+from strategy.base.errors import InputError, present
 
 if TYPE_CHECKING:
+    from experiments.logs.corrections import LoggedRun
     from strategy.cost.calibrate import Calibration
     from strategy.cost.measurement import Measurement
+    from strategy.hardware.cluster import Cluster
     from strategy.plan.plan import Plan
     from strategy.program.timeline import Timeline
 
@@ -55,28 +58,64 @@ class Misprediction:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan refine` takes."""
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="folders of measured runs")
-    parser.add_argument("--calibration", type=Path, required=True, metavar="F", help="the calibration to start from")
+    parser.add_argument("runs", metavar="RUN", nargs="*", type=Path, help="folders of measured runs")
+    parser.add_argument(
+        "--log",
+        nargs=2,
+        action="append",
+        default=[],
+        type=Path,
+        metavar=("PLAN", "LOG"),
+        help="a log of Megatron-LM, torchtitan or NeMo, and a plan that trains in the same way",
+    )
+    parser.add_argument(
+        "--collectives",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("RANKS", "FILE"),
+        help="output of nccl-tests' all_reduce_perf, or of all_reduce_bench.py, on so many ranks (beside --log)",
+    )
+    text = "the calibration to start from (with --log alone: the data sheet of the plan's cluster)"
+    parser.add_argument("--calibration", type=Path, metavar="F", help=text)
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the new calibration here")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fit, write, and say how wrong each run's prediction was and is."""
+    from experiments.logs.corrections import corrected, errors_of, of_data_sheet
     from experiments.prices import read_calibration_of
     from strategy.base.units import format_seconds
     from strategy.cost.calibrate import write_calibration
 
     check_output_path(args.out, "--out")
-    runs = [read_run(folder) for folder in args.runs]
-    check_one_cluster(runs)
-    old = read_calibration_of(runs[0].plan.cluster, args.calibration)
-    new = refined(old, runs)
+    _check_sources(args)
+    runs, logged = [read_run(folder) for folder in args.runs], [read_logged(*pair) for pair in args.log]
+    plans = {str(found.folder): found.plan for found in runs} | {str(one.log.path): one.plan for one in logged}
+    check_one_cluster(plans)
+    cluster = next(iter(plans.values())).cluster
+    collectives = [row for ranks, name in args.collectives for row in _collectives(ranks, Path(name), cluster)]
+    old = None if args.calibration is None else read_calibration_of(cluster, args.calibration)
+    if logged:
+        sheet = of_data_sheet([one.plan for one in logged])
+        old = sheet if old is None else replace(old, fitted={**sheet.fitted, **old.fitted})
+    old = present(old, "a calibration, or a log")
+    new = refined(old, runs) if runs else old
+    errors_of_logs = []
+    if logged:
+        base, new = new, corrected(new, logged, collectives, cluster)
+        errors_of_logs = errors_of(base, new, logged, collectives)
     write_calibration(new, args.out)
     errors = [error_of(found, old, new) for found in runs]
     for found in errors:
         measured = format_seconds(found.measured_s)
         say(f"{found.run}: {measured} a step, error {found.before:+.1%} before, {found.after:+.1%} after")
+    for one in errors_of_logs:
+        held_out = "" if one.error_held_out is None else f", {one.error_held_out:+.1%} by the other logs alone"
+        measured = format_seconds(one.measured_step_time_s)
+        errors_said = f"error {one.error_before:+.1%} before, {one.error_after:+.1%} after{held_out}"
+        say(f"{one.log} ({one.trainer}): {measured} a step, {errors_said}")
     say(f"{args.out}: {len(new.fitted)} kinds, {len(new.fitted.keys() - old.fitted.keys())} of them new")
     if args.json:
         emit(
@@ -84,9 +123,54 @@ def run(args: argparse.Namespace) -> int:
                 "calibration": str(args.out),
                 "kinds": sorted(map(str, new.fitted)),
                 "runs": [found.document() for found in errors],
+                "logs": [asdict(one) for one in errors_of_logs],
             }
         )
     return 0
+
+
+def _check_sources(args: argparse.Namespace) -> None:
+    """Refuse to refine by nothing, or from nothing.
+
+    Raises:
+        InputError: no runs and no logs, runs without a calibration, or collectives without a log.
+    """
+    if not args.runs and not args.log:
+        raise InputError(
+            "nothing to refine by", expected="RUN..., or --log PLAN LOG", hint="see 'sbplan refine --help'"
+        )
+    if args.runs and args.calibration is None:
+        hint = "'sbplan profile' writes one"
+        raise InputError("runs correct a calibration", where="refine", expected="--calibration F", hint=hint)
+    if args.collectives and not args.log:
+        raise InputError("of which cluster?", where="--collectives", expected="--log PLAN LOG beside it")
+
+
+def read_logged(plan: Path, log: Path) -> LoggedRun:
+    """A plan, and the log of what trained in the same way.
+
+    Raises:
+        InputError: one is missing or damaged, or the plan is refused.
+    """
+    from experiments.logs.corrections import LoggedRun
+    from experiments.logs.trainer_log import read_trainer_log
+    from experiments.verbs.verify import refusal
+    from strategy.plan.plan import read_plan
+    from strategy.plan.verify import verify
+
+    found = LoggedRun(read_plan(plan), read_trainer_log(log))
+    problems = verify(found.plan)
+    if problems:
+        raise refusal(plan, problems)
+    return found
+
+
+def _collectives(ranks: str, path: Path, cluster: Cluster) -> list[Measurement]:
+    from experiments.logs.collective_log import measurements_of, read_collective_log
+
+    if not ranks.isascii() or not ranks.isdigit():
+        raise InputError("not a number of ranks", where="--collectives", got=ranks, expected="RANKS FILE")
+    return measurements_of(read_collective_log(path), int(ranks), cluster, str(path))
 
 
 def read_run(folder: Path) -> MeasuredRun:
@@ -117,21 +201,22 @@ def read_run(folder: Path) -> MeasuredRun:
     return found
 
 
-def check_one_cluster(runs: Sequence[MeasuredRun]) -> None:
-    """Refuse runs of several clusters: their constants have nothing to do with each other.
+def check_one_cluster(plans: Mapping[str, Plan]) -> None:
+    """Refuse runs of several clusters: their constants have nothing to do with each other, unless nodes are alike.
 
     Raises:
         InputError: two runs are of different clusters.
     """
-    first = runs[0]
-    for other in runs[1:]:
-        if other.plan.cluster.name != first.plan.cluster.name:
-            raise InputError(
-                f"not of the same cluster as {first.folder}",
-                where=str(other.folder),
-                got=other.plan.cluster.name,
-                expected=first.plan.cluster.name,
-            )
+    (first, plan), *others = plans.items()
+    for where, other in others:
+        if other.cluster.name != plan.cluster.name and not _of_alike_nodes(other.cluster, plan.cluster):
+            got, expected = other.cluster.name, plan.cluster.name
+            raise InputError(f"not of the same cluster as {first}", where=where, got=got, expected=expected)
+
+
+def _of_alike_nodes(one: Cluster, other: Cluster) -> bool:
+    """Whether two clusters differ by their number of nodes alone."""
+    return not one.groups and replace(one, name=other.name, nodes=other.nodes) == other
 
 
 def refined(old: Calibration, runs: Sequence[MeasuredRun]) -> Calibration:

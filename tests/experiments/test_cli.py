@@ -40,9 +40,12 @@ CONTRACT = {
     "validate": "--choices --search --only --time-limit --out --json",
     "solve": "PROBLEM.json[.gz] --time-limit --work-limit --certificate --json",
     "bench": "search joint simulator --time-limit --pairs --seed --json",
-    "figures": "--all --out --json",
+    "figures": "--all --store --out --json",
     "price": "FILE --from --model --seq --cluster --gpus --gpu --tokens --no-search --time-limit --json",
     "export": "PLAN --to --lossy --out --json",
+    "run": "SUITE.toml --quick --out --json",
+    "runs": "list show compare export delete --store --out --unfinished --json",
+    "cite": "PLAN --json",
     "doctor": "--ops --write --json",
 }
 

@@ -137,3 +137,63 @@ def test_a_run_of_a_forged_plan(command: Command, tmp_path: Path, run_folder: Pa
     said = command("refine", run_folder, "--calibration", old, "--out", tmp_path / "new.json")
     assert said.code == 2
     assert "plan.json: refused: op " in said.err
+
+
+def torchtitan_log(path: Path, step_s: float, *, tokens: int) -> Path:
+    """As torchtitan prints it, of a data-parallel rank with so many tokens a step."""
+    lines = ["Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=2, cp=1, tp=1, ep=1"]
+    batch = f"local batch size {tokens // 16}, global batch size 4"
+    lines.append(f"{batch}, gradient accumulation steps 1, sequence length 16")
+    lines += [f"step: {n:2}  loss: 1.0  memory: 1GiB  tps: {tokens / step_s:,.6f}  tflops: 1" for n in range(1, 5)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_logs_correct_a_cluster_that_is_three_times_off(command: Command, tmp_path: Path, plan_file: Path) -> None:
+    """One log is three times as slow as the data sheet says, the other 3.1 times; each is held out once."""
+    sheet_s = read_plan(plan_file).claims.step_time_s
+    logs = [torchtitan_log(tmp_path / f"{f}.log", f * sheet_s, tokens=32) for f in (3.0, 3.1)]
+    out = tmp_path / "new.json"
+    flags = [word for log in logs for word in ("--log", plan_file, log)]
+    said = command("refine", *flags, "--out", out, "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)["logs"]
+    assert [one["error_before"] for one in found] == pytest.approx([1 / 3 - 1, 1 / 3.1 - 1], abs=0.03)
+    assert [one["error_after"] for one in found] == pytest.approx([0.05 / 3, -0.05 / 3.1], abs=0.005)
+    assert [one["error_held_out"] for one in found] == pytest.approx([0.1 / 3, -0.1 / 3.1], abs=0.005)
+    priced = json.loads(command("simulate", plan_file, "--calibration", out, "--json").out)
+    assert priced["step_time_s"] == pytest.approx(3.05 * sheet_s, rel=0.01)
+
+
+def test_measured_collectives_are_kept_and_all_else_is_scaled(
+    command: Command, tmp_path: Path, plan_file: Path
+) -> None:
+    plan = read_plan(plan_file)
+    log = torchtitan_log(tmp_path / "a.log", 3 * plan.claims.step_time_s, tokens=32)
+    rows = "\n".join(f"{nbytes} {10 + nbytes / 1e3:.3f} 1 1" for nbytes in (2**k for k in range(10, 24)))
+    (tmp_path / "nccl.txt").write_text(rows)
+    out = tmp_path / "new.json"
+    said = command("refine", "--log", plan_file, log, "--collectives", 2, tmp_path / "nccl.txt", "--out", out, "--json")
+    assert said.code == 0, said.err
+    (one,) = json.loads(said.out)["logs"]
+    assert abs(one["error_after"]) < 0.01
+    assert one["error_held_out"] is None
+    fitted = read_calibration(out).fitted[CostKey("all_reduce", level="intra")].coefficients
+    assert fitted.s_per_byte == pytest.approx(1e-9, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing to refine by"),
+        (("folder",), "expected --calibration F"),
+        (("--log", "PLAN", "nowhere.log"), "cannot be read"),
+        (("folder", "--collectives", "2", "x", "--calibration", "c"), "of which cluster"),
+    ],
+)
+def test_what_cannot_be_refined_by_is_said(
+    command: Command, tmp_path: Path, plan_file: Path, words: tuple[str, ...], said: str
+) -> None:
+    found = command("refine", *(str(plan_file) if word == "PLAN" else word for word in words), "--out", tmp_path / "n")
+    assert found.code == 2
+    assert said in found.err

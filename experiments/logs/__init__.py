@@ -1,0 +1,1 @@
+"""Logs that other programs leave: steps of trainers and times of collectives, and the calibration that they correct."""
