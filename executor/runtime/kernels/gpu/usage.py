@@ -1,0 +1,55 @@
+"""What a compiled kernel uses of a multiprocessor, as the assembler reports it, and as a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strategy.base.errors import InternalError
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)' for")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of one kernel: registers per thread, bytes spilled to memory and read back per thread, shared bytes per block."""
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+
+
+def usage_of(log: str) -> dict[str, Usage]:
+    """Of every kernel in the assembler's report (`ptxas -v`).
+
+    Raises:
+        InternalError: the report of a kernel cannot be read.
+    """
+    found = {}
+    parts = _ENTRY.split(log)[1:]
+    for name, lines in zip(parts[::2], parts[1::2], strict=True):
+        registers, spills, shared = _REGISTERS.search(lines), _SPILLS.search(lines), _SHARED.search(lines)
+        if registers is None or spills is None:
+            raise InternalError(f"the assembler's report of kernel {name} has another form: {lines!r}")
+        spilled = int(spills.group(2)) + int(spills.group(3))
+        found[name] = Usage(int(registers.group(1)), spilled, int(shared.group(1)) if shared else 0)
+    return found
+
+
+def usage_table(usages: Mapping[tuple[str, str], Mapping[str, Usage]]) -> str:
+    """A Markdown table: a row per kernel, a column per (element, architecture): registers / spilled / shared bytes."""
+    columns = list(usages)
+    kernels: Sequence[str] = sorted({name for usage in usages.values() for name in usage})
+    lines = [
+        "| kernel | " + " | ".join(f"{element} {architecture}" for element, architecture in columns) + " |",
+        "|---" * (1 + len(columns)) + "|",
+    ]
+    for kernel in kernels:
+        cells = (usages[column][kernel] for column in columns)
+        figures = (f"{cell.registers} / {cell.spilled_bytes} / {cell.shared_bytes}" for cell in cells)
+        lines.append(f"| `{kernel}` | " + " | ".join(figures) + " |")
+    return "\n".join(lines) + "\n"

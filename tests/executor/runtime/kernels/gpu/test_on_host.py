@@ -1,0 +1,38 @@
+"""Every kernel, run on the host from its own source, gives what its op means; forwards and backwards the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from executor.runtime.kernels.gpu.program import ELEMENTS
+from executor.runtime.kernels.gpu.table import LAUNCHES, launches_of
+from strategy.sbp.tensor import DType
+from tests.support.cuda_on_host.device import build, run
+from tests.support.cuda_on_host.trials import TOLERANCES, error_per_row, kinds, trials, wanted
+
+BY_ELEMENT = [(kind, element) for kind in kinds() for element in ELEMENTS]
+
+
+def test_every_kind_with_kernels_is_tried() -> None:
+    """Casts have a test of their own: two dtypes each."""
+    assert set(kinds()) == set(LAUNCHES) - {"cast"}
+
+
+@pytest.mark.parametrize(("kind", "element"), BY_ELEMENT)
+def test_kernels_mean_what_the_op_means(kind: str, element: DType) -> None:
+    if kind == "adamw" and element.is_half:
+        pytest.skip("the op's parameters are in float32; halves are tried with copies, in test_fused.py")
+    program, forwards = build(element), [[b""]]
+    for reverse in (False, True):
+        calls = [trial.call(element) for trial in trials(kind)]
+        right = [wanted(call, kind) for call in calls]
+        launches = [launches_of(kind, call) for call in calls]
+        assert all(launches)
+        run(program, [launch for some in launches for launch in some or ()], reverse=reverse)
+        found = [[*call.outputs, *call.updates] for call in calls]
+        errors = [[error_per_row(*pair) for pair in zip(*both, strict=True)] for both in zip(found, right, strict=True)]
+        assert max(max(some) for some in errors) <= TOLERANCES[element], errors
+        if reverse:
+            assert [[array.tobytes() for array in some] for some in found] == forwards
+        forwards = [[array.tobytes() for array in some] for some in found]
