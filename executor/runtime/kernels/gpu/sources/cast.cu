@@ -44,8 +44,9 @@ __device__ inline unsigned char e4m3_of(float value) {
   if (!(value == value)) return 0x7f;
   const unsigned sign = copysignf(1.0f, value) < 0.0f ? 0x80 : 0;
   int exponent;
-  frexpf(size, &exponent);  // size = [1/2, 1) 2^exponent
-  const int place = (exponent - 1 < 1 - BIAS_E4M3 ? 1 - BIAS_E4M3 : exponent - 1) - 3;
+  frexpf(size, &exponent);  // size = [1/2, 1) 2^exponent, or 0
+  const bool subnormal = size == 0.0f || exponent - 1 < 1 - BIAS_E4M3;
+  const int place = (subnormal ? 1 - BIAS_E4M3 : exponent - 1) - 3;
   const int steps = static_cast<int>(rintf(ldexpf(size, -place)));  // 0 to 16 of the last place
   const int field = place + 3 + BIAS_E4M3 - 1;  // the steps' own bit 3 adds the last one to it
   return static_cast<unsigned char>(sign | (field * 8 + steps));

@@ -44,13 +44,14 @@ __device__ inline Index read_index(const void *from, int nbytes, Index position)
   return nbytes == 8 ? static_cast<const Index *>(from)[position] : static_cast<const int *>(from)[position];
 }
 
-// The sum of every thread's value, the same in all of them; `room` is shared, a float per warp.
-__device__ inline float block_sum(float value, float *room) {
+// The sum of every thread's value, the same in all of them; `room` is shared, one figure per warp.
+template <class Sum>
+__device__ inline Sum block_sum(Sum value, Sum *room) {
   for (int step = WARP / 2; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
   __syncthreads();  // what an earlier sum left in `room` has been read
   if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = value;
   __syncthreads();
-  float total = 0.0f;
+  Sum total = 0;
   for (int warp = 0; warp < WARPS; ++warp) total += room[warp];
   return total;
 }

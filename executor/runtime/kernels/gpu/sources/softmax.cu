@@ -43,27 +43,28 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) log_softmax(const 
     softmax_row<1, true>(x + at, y + at, width, room);
 }
 
-// dx = y (dy - sum(dy y)); of the logarithm, dx = dy - exp(y) sum(dy).
+// dx = y (dy - sum(dy y)); of the logarithm, dx = dy - exp(y) sum(dy). The sums are in double, for what is common to all
+// of dy cancels.
 template <int W, bool LOG>
-__device__ inline void softmax_grad_row(const Element *dy, const Element *y, Element *dx, Index width, float *room) {
-  float sum = 0.0f;
+__device__ inline void softmax_grad_row(const Element *dy, const Element *y, Element *dx, Index width, double *room) {
+  double sum = 0.0;
   each_of_row<W>(dy, width, [&](const float(&d)[W], Index column) {
     float v[W];
     load<W>(y + column, v);
-    for (int j = 0; j < W; ++j) sum += LOG ? d[j] : d[j] * v[j];
+    for (int j = 0; j < W; ++j) sum += LOG ? d[j] : double(d[j]) * v[j];
   });
-  const float total = block_sum(sum, room);
+  const double total = block_sum(sum, room);
   each_of_row<W>(dy, width, [&](const float(&d)[W], Index column) {
     float v[W], out[W];
     load<W>(y + column, v);
-    for (int j = 0; j < W; ++j) out[j] = LOG ? d[j] - expf(v[j]) * total : v[j] * (d[j] - total);
+    for (int j = 0; j < W; ++j) out[j] = LOG ? d[j] - expf(v[j]) * float(total) : v[j] * float(d[j] - total);
     store<W>(dx + column, out);
   });
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     softmax_grad(const Element *dy, const Element *y, Element *dx, Index width, int wide) {
-  __shared__ float room[WARPS];
+  __shared__ double room[WARPS];
   const Index at = blockIdx.x * width;
   if (wide)
     softmax_grad_row<PACK, false>(dy + at, y + at, dx + at, width, room);
@@ -73,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     log_softmax_grad(const Element *dy, const Element *y, Element *dx, Index width, int wide) {
-  __shared__ float room[WARPS];
+  __shared__ double room[WARPS];
   const Index at = blockIdx.x * width;
   if (wide)
     softmax_grad_row<PACK, true>(dy + at, y + at, dx + at, width, room);
