@@ -1,7 +1,8 @@
 // CUDA C++ on the host: what a kernel's source needs of CUDA's headers and compiler, so that g++ runs it unchanged.
 //
-// A thread is a fibre with a stack of its own; the threads of a block take turns, from one barrier or exchange between
-// lanes to the next, in the order that the launch asks for; blocks run one after another. Shared memory is a section of
+// A thread is a fibre with a stack of its own. The warps of a block take turns, each going on to its next barrier before
+// another does, and so do its lanes from one exchange to the next, in the order that the launch asks for; blocks run one
+// after another. Shared memory is a section of
 // static variables, filled with NaNs before every block. Reported, and the end of the process: a barrier that not all
 // threads of a block reach, or not all at one place; a lane that takes part in an exchange whose mask leaves it out, one
 // that others wait for in vain, and a read from a lane outside of the mask.

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 CACHE = Path(tempfile.gettempdir()) / f"sbplan-cuda-on-host-{os.getuid()}"
 FLAGS = (
     "-std=c++17",
-    "-O1",
+    "-O0",
     "-g1",
     "-fno-strict-aliasing",
     "-fsanitize=address,alignment",
