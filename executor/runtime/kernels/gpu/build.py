@@ -12,7 +12,7 @@ from pathlib import Path
 
 from executor.runtime.kernels.gpu import nvrtc
 from executor.runtime.kernels.gpu.program import ELEMENTS, SOURCES, program_text, source_files
-from executor.runtime.kernels.gpu.usage import Usage, usage_of, usage_table
+from executor.runtime.kernels.gpu.usage import Usage, usage_of, usage_page
 from strategy.base.errors import SbplanError
 from strategy.sbp.tensor import DType
 
@@ -44,7 +44,7 @@ def build(folder: Path) -> dict[tuple[str, str], dict[str, Usage]]:
             compiled = nvrtc.compile_program(text, architecture, SOURCES)
             (folder / cubin_name(element, architecture)).write_bytes(compiled.cubin)
             usages[str(element), architecture] = usage_of(compiled.log)
-    (folder / "usage.md").write_text(usage_table(usages))
+    (folder / "usage.md").write_text(usage_page(usages, nvrtc.version()))
     return usages
 
 

@@ -40,11 +40,16 @@ def usage_of(log: str) -> dict[str, Usage]:
     return found
 
 
-def usage_table(usages: Mapping[tuple[str, str], Mapping[str, Usage]]) -> str:
-    """A Markdown table: a row per kernel, a column per (element, architecture): registers / spilled / shared bytes."""
+def usage_page(usages: Mapping[tuple[str, str], Mapping[str, Usage]], compiler: str) -> str:
+    """A Markdown page: a row per kernel, a column per (element, architecture): registers / spilled / shared bytes."""
     columns = list(usages)
     kernels: Sequence[str] = sorted({name for usage in usages.values() for name in usage})
     lines = [
+        "# What the kernels use",
+        "",
+        f"Registers per thread / bytes spilled per thread / shared bytes per block, by NVRTC {compiler}. Generated: see",
+        "[the GPU backend](gpu.md).",
+        "",
         "| kernel | " + " | ".join(f"{element} {architecture}" for element, architecture in columns) + " |",
         "|---" * (1 + len(columns)) + "|",
     ]
