@@ -10,8 +10,19 @@ import time
 
 NAMES = (
     *("admission", "boxing-bytes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement", "faults", "fits"),
-    *("folding", "forgeries", "graph-mutants", "hangs", "joined", "kill", "layouts", "makespan-bound", "memory"),
-    *("mutants", "mutation", "oracle", "order", "program-fuzz", "rediscovery", "repeat", "solver", "transparency"),
+    *("folding", "forgeries", "gpu-kernels", "graph-mutants", "hangs", "joined", "kill", "layouts", "makespan-bound"),
+    *(
+        "memory",
+        "mutants",
+        "mutation",
+        "oracle",
+        "order",
+        "program-fuzz",
+        "rediscovery",
+        "repeat",
+        "solver",
+        "transparency",
+    ),
 )
 
 

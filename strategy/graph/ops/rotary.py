@@ -50,7 +50,7 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
 
 
 def turns(call: Call, width: int) -> tuple[Array, Array]:
-    """[s, 1, pairs] each, float64: cosines and sines of the angles by which every pair of this rank's positions turns."""
+    """[s, 1, pairs] each, float64: cosines and sines of the angle by which a pair turns, at this rank's positions."""
     xp = call.xp
     begin, end = call.input_boxes[0][1]
     angle = xp.arange(begin, end)[:, None, None] * _frequencies(call, width)

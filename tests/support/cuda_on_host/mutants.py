@@ -34,17 +34,32 @@ MUTANTS: Mapping[str, Mutant] = {
         "element.cuh", "= value;\n  __syncthreads();\n  Sum", "= value;\n  Sum", "square_sum", ("reduce.cu",)
     ),
     "no barrier between two sums": Mutant(
-        "element.cuh", "  __syncthreads();  // what an earlier sum left in `room` has been read\n", "", "layer_norm", _ROWS
+        "element.cuh",
+        "  __syncthreads();  // what an earlier sum left in `room` has been read\n",
+        "",
+        "layer_norm",
+        _ROWS,
     ),
     "lanes of half a warp are left out": Mutant(
-        "element.cuh", "int step = WARP / 2; step > 0; step /= 2) value +=", "int step = WARP / 4; step > 0; step /= 2) value +=",
-        "square_sum", ("reduce.cu",),
+        "element.cuh",
+        "int step = WARP / 2; step > 0; step /= 2) value +=",
+        "int step = WARP / 4; step > 0; step /= 2) value +=",
+        "square_sum",
+        ("reduce.cu",),
     ),
     "a vector load without looking at alignment": Mutant(
-        "softmax.cu", "  if (wide)\n    softmax_row<PACK, false>", "  if (true)\n    softmax_row<PACK, false>", "softmax", ("softmax.cu",)
+        "softmax.cu",
+        "  if (wide)\n    softmax_row<PACK, false>",
+        "  if (true)\n    softmax_row<PACK, false>",
+        "softmax",
+        ("softmax.cu",),
     ),
     "the tail behind the vectors is left out": Mutant(
-        "reduce.cu", "packs * PACK + thread; i < n;", "packs * PACK + thread; i < packs * PACK;", "square_sum", ("reduce.cu",)
+        "reduce.cu",
+        "packs * PACK + thread; i < n;",
+        "packs * PACK + thread; i < packs * PACK;",
+        "square_sum",
+        ("reduce.cu",),
     ),
     "the last chunk goes on behind the rows": Mutant(
         "norm.cu", "end = begin + chunk < rows ? begin + chunk : rows", "end = begin + chunk", "rms_norm_grad", _ROWS
@@ -56,7 +71,11 @@ MUTANTS: Mapping[str, Mutant] = {
         "softmax.cu", "top = fmaxf(top, v[j])", "top = v[j]", "softmax", ("softmax.cu",)
     ),
     "the label's neighbour is its class": Mutant(
-        "loss.cu", "column + j == label_column ?", "column + j == label_column + 1 ?", "cross_entropy_grad", ("loss.cu", "reduce.cu")
+        "loss.cu",
+        "column + j == label_column ?",
+        "column + j == label_column + 1 ?",
+        "cross_entropy_grad",
+        ("loss.cu", "reduce.cu"),
     ),
     "a class more than there are": Mutant(
         "loss.cu", "label < begin + width", "label <= begin + width", "cross_entropy", ("loss.cu", "reduce.cu")
@@ -71,7 +90,11 @@ MUTANTS: Mapping[str, Mutant] = {
         "gather.cu", "local >= 0 && local < held ?", "local >= 0 ?", "gather", ("gather.cu",)
     ),
     "matches are overwritten before they are read": Mutant(
-        "gather.cu", "    __syncthreads();  // the matches of the tile before have been read\n", "", "gather_grad", ("gather.cu",)
+        "gather.cu",
+        "    __syncthreads();  // the matches of the tile before have been read\n",
+        "",
+        "gather_grad",
+        ("gather.cu",),
     ),
     "a coordinate is left out of the mask": Mutant(
         "dropout.cu", "dim < piece.dims; ++dim", "dim + 1 < piece.dims; ++dim", "dropout", ("dropout.cu",)

@@ -1,4 +1,4 @@
-"""What every kernel of ours is tried on, in place of a device: ragged sizes, offsets, outliers; and what it must give."""
+"""What every kernel of ours is tried on: ragged sizes, offsets, outliers; and what it must give."""
 
 from __future__ import annotations
 
@@ -162,7 +162,11 @@ def _norm(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
 def _norm_grad(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     centred = kind == "layer_norm_grad"
     for rows, width in ((3, 5), (70, 77), (3, 2056)):
-        x, gain, dy = _matrix(rng, rows, width), 1 + 0.1 * rng.standard_normal(width), rng.standard_normal((rows, width))
+        x, gain, dy = (
+            _matrix(rng, rows, width),
+            1 + 0.1 * rng.standard_normal(width),
+            rng.standard_normal((rows, width)),
+        )
         mean = x.mean(axis=-1) if centred else np.zeros(rows)
         rstd = 1 / np.sqrt(((x - mean[:, None]) ** 2).mean(axis=-1) + 1e-2)
         statistics = (mean, rstd) if centred else (rstd,)
@@ -260,7 +264,12 @@ def _gather(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
 
 def _adamw(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     attrs = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
-    for shape, step in (((3,), ()), ((7, 77), (np.array(5, np.int64),)), ((9001,), ()), ((4,), (np.array(0, np.int64),))):
+    for shape, step in (
+        ((3,), ()),
+        ((7, 77), (np.array(5, np.int64),)),
+        ((9001,), ()),
+        ((4,), (np.array(0, np.int64),)),
+    ):
         grad, param, mean = (rng.standard_normal(shape) for _ in range(3))
         grad.reshape(-1)[0] = OUTLIER
         state = (param + (OFFSET if len(shape) == 2 else 0), mean, rng.random(shape))

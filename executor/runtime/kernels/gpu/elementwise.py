@@ -77,7 +77,11 @@ def _each(kernel: str, call: Call, *figures: np.generic) -> Launches:
 
 
 def _over(
-    kernel: str, element: DType, arguments: tuple[Argument, ...], arrays: tuple[Array, ...], figures: tuple[np.generic, ...]
+    kernel: str,
+    element: DType,
+    arguments: tuple[Argument, ...],
+    arrays: tuple[Array, ...],
+    figures: tuple[np.generic, ...],
 ) -> Launch:
     """A kernel over all elements of `arrays`."""
     size = arrays[0].size

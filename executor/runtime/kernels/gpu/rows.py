@@ -7,7 +7,6 @@ import numpy as np
 from executor.runtime.kernels.gpu.launch import Launch, blocks_for, element_of, per_row, rows_and_width, wide
 from strategy.graph.ops.base import Array, Call, float_attr, int_attr
 from strategy.graph.ops.norm import epsilon_of
-from strategy.sbp.tensor import DType
 
 Launches = tuple[Launch, ...]
 
@@ -150,4 +149,3 @@ def square_sum(call: Call) -> Launches:
 
 
 _SQUARES_PER_BLOCK = 4096
-

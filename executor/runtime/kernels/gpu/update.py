@@ -22,7 +22,7 @@ CHUNK = BLOCK * 16
 
 @dataclass(frozen=True, slots=True)
 class AdamTensor:
-    """One tensor's gradient, its parameter and state in float32, and the half-precision copy that follows it, if any."""
+    """One tensor's gradient, its parameter and state in float32, and the half-precision copy of it, if any."""
 
     grad: Array
     param: Array
@@ -45,8 +45,8 @@ def adamw_tensors(
 ) -> tuple[Launch, ...]:
     """One update of many tensors, whose gradients are of one dtype: a launch for every `TENSORS` of them.
 
-    `factor` and `lr` are float32 scalars, `step` an int64 one that counts updates, 0 where this one is skipped; where it
-    is None, `number` counts.
+    `factor` and `lr` are float32 scalars, `step` an int64 one that counts updates, 0 where this one is skipped; where
+    it is None, `number` counts.
     """
     rates = [np.float64(float_attr(attrs, key)) for key in ("beta1", "beta2")]
     rest = [np.float32(float_attr(attrs, key)) for key in ("epsilon", "weight_decay")]

@@ -47,8 +47,8 @@ def usage_page(usages: Mapping[tuple[str, str], Mapping[str, Usage]], compiler: 
     lines = [
         "# What the kernels use",
         "",
-        f"Registers per thread / bytes spilled per thread / shared bytes per block, by NVRTC {compiler}. Generated: see",
-        "[the GPU backend](gpu.md).",
+        f"Registers per thread / bytes spilled per thread / shared bytes per block, by NVRTC {compiler}. Generated:",
+        "see [the GPU backend](gpu.md).",
         "",
         "| kernel | " + " | ".join(f"{element} {architecture}" for element, architecture in columns) + " |",
         "|---" * (1 + len(columns)) + "|",

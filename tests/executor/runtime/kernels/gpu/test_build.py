@@ -46,7 +46,9 @@ def test_a_report_of_another_form_is_no_kernel_that_spills_nothing() -> None:
 
 def test_a_kernel_that_is_wrong_is_reported_with_its_line() -> None:
     with pytest.raises(InputError, match=r"(?s)sm_90.*kernels\.cu.*undefined"):
-        nvrtc.compile_program(program_text(DType.FLOAT32, ()) + "__global__ void k() { undefined(); }", "sm_90", SOURCES)
+        nvrtc.compile_program(
+            program_text(DType.FLOAT32, ()) + "__global__ void k() { undefined(); }", "sm_90", SOURCES
+        )
 
 
 def test_a_missing_compiler_ends_with_what_to_install(

@@ -31,7 +31,9 @@ WRONG = {
     "global-buffer-overflow": (
         "{ __shared__ float room[4]; room[0] = 1; __syncthreads(); x[threadIdx.x] = room[4 + threadIdx.x / 64]; }"
     ),
-    "stack-buffer-overflow": "{ float own[4]; for (int j = 0; j < 4; ++j) own[j] = x[j]; x[threadIdx.x] = own[3 + int(x[9])]; }",
+    "stack-buffer-overflow": (
+        "{ float own[4]; for (int j = 0; j < 4; ++j) own[j] = x[j]; x[threadIdx.x] = own[3 + int(x[9])]; }"
+    ),
     "misaligned address": "{ float v[PACK]; load<PACK>(x + 1, v); x[threadIdx.x] = v[0]; }",
 }
 
