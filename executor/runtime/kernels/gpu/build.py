@@ -12,22 +12,22 @@ from pathlib import Path
 
 from executor.runtime.kernels.gpu import nvrtc
 from executor.runtime.kernels.gpu.program import ELEMENTS, SOURCES, program_text, source_files
-from executor.runtime.kernels.gpu.usage import Usage, usage_of, usage_page
+from executor.runtime.kernels.gpu.usage import KernelUsage, usage_of, usage_page
 from strategy.base.errors import SbplanError
 from strategy.sbp.tensor import DType
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
-"""A100; H100 and H200; B200."""
+ARCHITECTURES = (80, 90, 100)
+"""Compute capabilities: A100; H100 and H200; B200."""
 CUBINS = Path(__file__).parent / "cubins"
 """Where they are put, and looked for, if nothing else is said."""
 
 
-def cubin_name(element: DType, architecture: str) -> str:
+def cubin_name(element: DType, architecture: int) -> str:
     """The file of one program for one architecture."""
-    return f"{element}.{architecture}.cubin"
+    return f"{element}.sm_{architecture}.cubin"
 
 
-def build(folder: Path) -> dict[tuple[str, str], dict[str, Usage]]:
+def build(folder: Path) -> dict[tuple[str, int], dict[str, KernelUsage]]:
     """Compiles all programs for all architectures into a folder.
 
     Returns:
@@ -41,9 +41,9 @@ def build(folder: Path) -> dict[tuple[str, str], dict[str, Usage]]:
     for element in ELEMENTS:
         text = program_text(element, source_files())
         for architecture in ARCHITECTURES:
-            compiled = nvrtc.compile_program(text, architecture, SOURCES)
-            (folder / cubin_name(element, architecture)).write_bytes(compiled.cubin)
-            usages[str(element), architecture] = usage_of(compiled.log)
+            cubin = nvrtc.compile_program(text, architecture, SOURCES)
+            (folder / cubin_name(element, architecture)).write_bytes(cubin.code)
+            usages[str(element), architecture] = usage_of(cubin.log)
     (folder / "usage.md").write_text(usage_page(usages, nvrtc.version()))
     return usages
 

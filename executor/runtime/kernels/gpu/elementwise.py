@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from executor.runtime.kernels.gpu.launch import (
@@ -15,65 +17,67 @@ from executor.runtime.kernels.gpu.launch import (
     wide,
 )
 from strategy.graph.ops.base import Array, Call, float_attr, floats_attr, int_attr
+from strategy.graph.ops.dropout import drop_below
 from strategy.graph.ops.rotary import turns
 from strategy.graph.splitmix import counter_steps, mix
 from strategy.sbp.tensor import Box, DType
 
 Launches = tuple[Launch, ...]
+Make = Callable[..., Launches]
 
-_WORD = 2**64
 LEADING_DIMS = 7
 """Dims before the last that dropout's kernel has room for."""
 
 
 def gelu(call: Call) -> Launches:
     """See `strategy.graph.ops.unary`."""
-    return _each("gelu", call)
+    return _each(gelu, call)
 
 
 def gelu_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.unary`."""
-    return _each("gelu_grad", call)
+    return _each(gelu_grad, call)
 
 
 def gelu_exact(call: Call) -> Launches:
     """See `strategy.graph.ops.unary`."""
-    return _each("gelu_exact", call)
+    return _each(gelu_exact, call)
 
 
 def gelu_exact_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.unary`."""
-    return _each("gelu_exact_grad", call)
+    return _each(gelu_exact_grad, call)
 
 
 def silu(call: Call) -> Launches:
     """See `strategy.graph.ops.unary`."""
-    return _each("silu", call)
+    return _each(silu, call)
 
 
 def silu_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.unary`."""
-    return _each("silu_grad", call)
+    return _each(silu_grad, call)
 
 
 def bounded_swiglu(call: Call) -> Launches:
     """See `strategy.graph.ops.bounded_swiglu`."""
-    return _each("bounded_swiglu", call, np.float32(float_attr(call.attrs, "limit")))
+    return _each(bounded_swiglu, call, np.float32(float_attr(call.attrs, "limit")))
 
 
 def bounded_swiglu_dgate(call: Call) -> Launches:
     """See `strategy.graph.ops.bounded_swiglu`."""
-    return _each("bounded_swiglu_dgate", call, np.float32(float_attr(call.attrs, "limit")))
+    return _each(bounded_swiglu_dgate, call, np.float32(float_attr(call.attrs, "limit")))
 
 
 def bounded_swiglu_dup(call: Call) -> Launches:
     """See `strategy.graph.ops.bounded_swiglu`."""
-    return _each("bounded_swiglu_dup", call, np.float32(float_attr(call.attrs, "limit")))
+    return _each(bounded_swiglu_dup, call, np.float32(float_attr(call.attrs, "limit")))
 
 
-def _each(kernel: str, call: Call, *figures: np.generic) -> Launches:
+def _each(make: Make, call: Call, *figures: np.generic) -> Launches:
+    """The kernel of a function's own name over all elements."""
     arrays = (*call.inputs, *call.outputs)
-    return (_over(kernel, element_of(arrays[0]), arrays, arrays, figures),)
+    return (_over(make.__name__, element_of(arrays[0]), arrays, arrays, figures),)
 
 
 def _over(
@@ -112,10 +116,10 @@ def dropout_residual(call: Call, residual: Array | None) -> Launches | None:
         return None
     rows, width = rows_and_width(x.shape)
     rate = float_attr(call.attrs, "rate")
-    key, threshold = _key(int_attr(call.attrs, "seed"), call.number), np.uint64(int(rate * _WORD))
+    key, threshold = _key(int_attr(call.attrs, "seed"), call.number), np.uint64(drop_below(rate))
     figures = (np.int64(width), _piece(box), key, threshold, np.float32(1.0 / (1.0 - rate)))
     arguments = (x, residual, out, *figures, wide((x, residual, out), width))
-    return (Launch("dropout", element_of(x), per_row(rows), arguments),)
+    return (Launch(dropout.__name__, element_of(x), per_row(rows), arguments),)
 
 
 def _key(seed: int, act: int) -> np.uint64:
@@ -145,7 +149,7 @@ def rotary(call: Call) -> Launches:
     angles = len(floats_attr(call.attrs, "frequencies")) if "frequencies" in call.attrs else width // 2
     table = call.workspace.constant("turns", (2, length, angles), "float32", make)
     figures = map(np.int64, (length, heads, width, angles))
-    return (Launch("rotary", element_of(x), per_row(batch * length), (x, table, y, *figures)),)
+    return (Launch(rotary.__name__, element_of(x), per_row(batch * length), (x, table, y, *figures)),)
 
 
 def cast(call: Call) -> Launches | None:
@@ -166,10 +170,10 @@ def scaled_cast(x: Array, scale: Array | None, out: Array) -> Launches | None:
 def to_e4m3(x: Array, scale: Array | None, out: Array) -> Launches:
     """scale x in the eight bits of E4M3, uint8; what is too large becomes 448."""
     element = element_of(x)
-    return (Launch("to_e4m3", element, in_strides(x.size, element), (x, scale, out, np.int64(x.size))),)
+    return (Launch(to_e4m3.__name__, element, in_strides(x.size, element), (x, scale, out, np.int64(x.size))),)
 
 
 def from_e4m3(x: Array, scale: Array | None, out: Array) -> Launches:
     """scale x, of E4M3 in uint8."""
     element = element_of(out)
-    return (Launch("from_e4m3", element, in_strides(x.size, element), (x, scale, out, np.int64(x.size))),)
+    return (Launch(from_e4m3.__name__, element, in_strides(x.size, element), (x, scale, out, np.int64(x.size))),)

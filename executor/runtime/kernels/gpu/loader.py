@@ -17,18 +17,17 @@ from strategy.sbp.tensor import DType
 _BUILD = "python -m executor.runtime.kernels.gpu.build"
 
 
-def architecture_for(capability: int) -> str:
+def architecture_for(capability: int) -> int:
     """Which code a device of a compute capability such as 86 runs: that of its generation, and not newer than it.
 
     Raises:
         EnvironmentLacks: no cubin is made for its generation.
     """
-    figures = [int(name.removeprefix("sm_")) for name in ARCHITECTURES]
-    fitting = [figure for figure in figures if figure <= capability and figure // 10 == capability // 10]
+    fitting = [made for made in ARCHITECTURES if made <= capability and made // 10 == capability // 10]
     if not fitting:
-        made = ", ".join(ARCHITECTURES)
+        made = ", ".join(map(str, ARCHITECTURES))
         raise EnvironmentLacks(f"no kernels are made for a device of compute capability {capability} ({made})")
-    return f"sm_{max(fitting)}"
+    return max(fitting)
 
 
 class LoadedKernels:

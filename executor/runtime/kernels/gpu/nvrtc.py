@@ -16,10 +16,10 @@ _INSTALL = "install the extra `sbplan[gpu]`"
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class Cubin:
     """A program in the code of one architecture, and what the assembler said of its kernels."""
 
-    cubin: bytes
+    code: bytes
     log: str
 
 
@@ -31,8 +31,8 @@ def version() -> str:
         raise EnvironmentLacks(f"kernels are compiled by NVRTC, which is not installed; {_INSTALL}") from error
 
 
-def compile_program(text: str, architecture: str, include: Path) -> Compiled:
-    """The cubin of a program for an architecture, such as "sm_90"; `include` is where its own headers are.
+def compile_program(text: str, architecture: int, include: Path) -> Cubin:
+    """The cubin of a program for a compute capability, such as 90; `include` is where its own headers are.
 
     Raises:
         EnvironmentLacks: NVRTC or CUDA's headers are missing.
@@ -43,13 +43,13 @@ def compile_program(text: str, architecture: str, include: Path) -> Compiled:
     library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None)
     try:
         folders = [f"-I{include}", f"-I{_file(_HEADERS, 'cuda_bf16.h').parent}"]
-        options = [f"--gpu-architecture={architecture}", "--std=c++17", "--ptxas-options=-v", *folders]
+        options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17", "--ptxas-options=-v", *folders]
         encoded = [option.encode() for option in options]
         failed = library.nvrtcCompileProgram(program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded))
         log = _read(library, program, "ProgramLog").rstrip(b"\0").decode()
         if failed:
-            raise InputError("a kernel does not compile", where=architecture, got=log, expected="CUDA C++")
-        return Compiled(_read(library, program, "CUBIN"), log)
+            raise InputError("a kernel does not compile", where=f"sm_{architecture}", got=log, expected="CUDA C++")
+        return Cubin(_read(library, program, "CUBIN"), log)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

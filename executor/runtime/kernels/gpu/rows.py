@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from executor.runtime.kernels.gpu.launch import Launch, blocks_for, element_of, per_row, rows_and_width, wide
@@ -21,7 +23,7 @@ def layer_norm(call: Call) -> Launches:
     rows, width = rows_and_width(x.shape)
     epsilon = np.float32(epsilon_of(call.attrs))
     arguments = (x, gain, bias, y, mean, rstd, np.int64(width), epsilon, wide((x, gain, bias, y), width))
-    return (Launch("layer_norm", element_of(x), per_row(rows), arguments),)
+    return (Launch(layer_norm.__name__, element_of(x), per_row(rows), arguments),)
 
 
 def layer_norm_grad(call: Call) -> Launches:
@@ -38,7 +40,7 @@ def rms_norm(call: Call) -> Launches:
     (x, gain), (y, rstd) = call.inputs, call.outputs
     rows, width = rows_and_width(x.shape)
     arguments = (x, gain, y, rstd, np.int64(width), np.float32(epsilon_of(call.attrs)), wide((x, gain, y), width))
-    return (Launch("rms_norm", element_of(x), per_row(rows), arguments),)
+    return (Launch(rms_norm.__name__, element_of(x), per_row(rows), arguments),)
 
 
 def rms_norm_grad(call: Call) -> Launches:
@@ -69,28 +71,29 @@ def total(terms: Array, out: Array, count: int) -> Launch:
 
 def softmax(call: Call) -> Launches:
     """See `strategy.graph.ops.softmax`."""
-    return _by_rows("softmax", (*call.inputs, *call.outputs))
+    return _by_rows(softmax, (*call.inputs, *call.outputs))
 
 
 def log_softmax(call: Call) -> Launches:
     """See `strategy.graph.ops.softmax`."""
-    return _by_rows("log_softmax", (*call.inputs, *call.outputs))
+    return _by_rows(log_softmax, (*call.inputs, *call.outputs))
 
 
 def softmax_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.softmax`."""
-    return _by_rows("softmax_grad", (*call.inputs, *call.outputs))
+    return _by_rows(softmax_grad, (*call.inputs, *call.outputs))
 
 
 def log_softmax_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.softmax`."""
-    return _by_rows("log_softmax_grad", (*call.inputs, *call.outputs))
+    return _by_rows(log_softmax_grad, (*call.inputs, *call.outputs))
 
 
-def _by_rows(kernel: str, arrays: tuple[Array, ...]) -> Launches:
+def _by_rows(make: Callable[[Call], Launches], arrays: tuple[Array, ...]) -> Launches:
+    """The kernel of a function's own name, a block per row."""
     rows, width = rows_and_width(arrays[0].shape)
     arguments = (*arrays, np.int64(width), wide(arrays, width))
-    return (Launch(kernel, element_of(arrays[0]), per_row(rows), arguments),)
+    return (Launch(make.__name__, element_of(arrays[0]), per_row(rows), arguments),)
 
 
 def sum_exp(call: Call) -> Launches:
@@ -98,7 +101,7 @@ def sum_exp(call: Call) -> Launches:
     (logits, top), (out,) = call.inputs, call.outputs
     rows, width = rows_and_width(logits.shape)
     arguments = (logits, top, out, np.int64(width), wide((logits,), width))
-    return (Launch("sum_exp", element_of(logits), per_row(rows), arguments),)
+    return (Launch(sum_exp.__name__, element_of(logits), per_row(rows), arguments),)
 
 
 def sum_exp_grad(call: Call) -> Launches:
@@ -106,7 +109,7 @@ def sum_exp_grad(call: Call) -> Launches:
     (logits, top, grad), (out,) = call.inputs, call.outputs
     rows, width = rows_and_width(logits.shape)
     arguments = (logits, top, grad, out, np.int64(width), wide((logits, out), width))
-    return (Launch("sum_exp_grad", element_of(logits), per_row(rows), arguments),)
+    return (Launch(sum_exp_grad.__name__, element_of(logits), per_row(rows), arguments),)
 
 
 def cross_entropy(call: Call) -> Launches:
@@ -119,7 +122,7 @@ def cross_entropy(call: Call) -> Launches:
         row_sums = (logits, sums, np.int64(width), wide((logits,), width))
         found.append(Launch("row_sums", element, per_row(rows), row_sums))
     arguments = (logits, labels, np.int32(labels.dtype.itemsize), lse, sums, loss, count, np.int64(rows))
-    return (*found, Launch("cross_entropy", element, (1, 1, 1), (*arguments, *_classes(call))))
+    return (*found, Launch(cross_entropy.__name__, element, (1, 1, 1), (*arguments, *_classes(call))))
 
 
 def cross_entropy_grad(call: Call) -> Launches:
@@ -128,7 +131,7 @@ def cross_entropy_grad(call: Call) -> Launches:
     rows, width = rows_and_width(logits.shape)
     arguments = (logits, labels, np.int32(labels.dtype.itemsize), lse, *(grad or (None,)), out)
     arguments = (*arguments, *_classes(call), wide((logits, out), width))
-    return (Launch("cross_entropy_grad", element_of(logits), per_row(rows), arguments),)
+    return (Launch(cross_entropy_grad.__name__, element_of(logits), per_row(rows), arguments),)
 
 
 def _classes(call: Call) -> tuple[np.generic, ...]:
@@ -144,7 +147,7 @@ def square_sum(call: Call) -> Launches:
     blocks = min(blocks_for(x.size, _SQUARES_PER_BLOCK), _MOST_CHUNKS * 4)
     terms = call.workspace.get("terms", (blocks, 1), "float32")
     arguments = (x, terms, np.int64(x.size), wide((x,)))
-    of_blocks = Launch("square_sum", element_of(x), (blocks, 1, 1), arguments)
+    of_blocks = Launch(square_sum.__name__, element_of(x), (blocks, 1, 1), arguments)
     return (of_blocks, total(terms, out, blocks))
 
 

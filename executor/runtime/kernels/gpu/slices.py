@@ -25,7 +25,7 @@ def gather(call: Call) -> tuple[Launch, ...] | None:
     grid = (indices.size, _stretches(x, after, fits), before)
     figures = (np.int64(begin), np.int64(end - begin), np.int64(after), fits)
     arguments = (x, indices, np.int32(indices.dtype.itemsize), out, *figures)
-    return (Launch("gather", element_of(x), grid, arguments),)
+    return (Launch(gather.__name__, element_of(x), grid, arguments),)
 
 
 def gather_grad(call: Call) -> tuple[Launch, ...] | None:

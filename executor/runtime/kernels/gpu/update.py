@@ -60,7 +60,7 @@ def adamw_tensors(
         tables = (Addresses(arrays, TENSORS) for arrays in zip(*columns, strict=True))
         fits = wide([array for column in columns for array in column])
         arguments = (*tables, _counts(sizes), _counts(begins), *scalars, fits)
-        found.append(Launch("adamw", element_of(some[0].grad), (begins[-1], 1, 1), arguments))
+        found.append(Launch(adamw.__name__, element_of(some[0].grad), (begins[-1], 1, 1), arguments))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class KernelUsage:
     """Of one kernel: registers per thread, bytes spilled to memory and read back per thread, shared bytes per block."""
 
     registers: int
@@ -23,7 +23,7 @@ class Usage:
     shared_bytes: int
 
 
-def usage_of(log: str) -> dict[str, Usage]:
+def usage_of(log: str) -> dict[str, KernelUsage]:
     """Of every kernel in the assembler's report (`ptxas -v`).
 
     Raises:
@@ -36,11 +36,11 @@ def usage_of(log: str) -> dict[str, Usage]:
         if registers is None or spills is None:
             raise InternalError(f"the assembler's report of kernel {name} has another form: {lines!r}")
         spilled = int(spills.group(2)) + int(spills.group(3))
-        found[name] = Usage(int(registers.group(1)), spilled, int(shared.group(1)) if shared else 0)
+        found[name] = KernelUsage(int(registers.group(1)), spilled, int(shared.group(1)) if shared else 0)
     return found
 
 
-def usage_page(usages: Mapping[tuple[str, str], Mapping[str, Usage]], compiler: str) -> str:
+def usage_page(usages: Mapping[tuple[str, int], Mapping[str, KernelUsage]], compiler: str) -> str:
     """A Markdown page: a row per kernel, a column per (element, architecture): registers / spilled / shared bytes."""
     columns = list(usages)
     kernels: Sequence[str] = sorted({name for usage in usages.values() for name in usage})
@@ -50,7 +50,7 @@ def usage_page(usages: Mapping[tuple[str, str], Mapping[str, Usage]], compiler: 
         f"Registers per thread / bytes spilled per thread / shared bytes per block, by NVRTC {compiler}. Generated:",
         "see [the GPU backend](gpu.md).",
         "",
-        "| kernel | " + " | ".join(f"{element} {architecture}" for element, architecture in columns) + " |",
+        "| kernel | " + " | ".join(f"{element} sm_{architecture}" for element, architecture in columns) + " |",
         "|---" * (1 + len(columns)) + "|",
     ]
     for kernel in kernels:

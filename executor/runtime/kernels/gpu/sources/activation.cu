@@ -79,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     store<PACK>(dgate + pack * PACK, to_gate);
     store<PACK>(dup + pack * PACK, to_up);
   }
+#pragma unroll 1
   for (Index i = packs * PACK + thread; i < n; i += threads) {
     const float d = widen(dy[i]), g = widen(gate[i]), u = widen(up[i]);
     narrow(d * u * silu_slope(g), dgate[i]);

@@ -14,6 +14,7 @@ __device__ inline void each(const Element *const (&reads)[N], Element *out, Inde
     }
     store<PACK>(out + pack * PACK, results);
   }
+#pragma unroll 1
   for (Index i = packs * PACK + thread; i < n; i += threads) {
     float operands[N];
     for (int k = 0; k < N; ++k) operands[k] = widen(reads[k][i]);

@@ -70,7 +70,7 @@ __device__ inline float block_max(float value, float *room) {
 // Calls visit(values, column) for this thread's share of a row of `width` elements, W at a time.
 template <int W, class Visit>
 __device__ inline void each_of_row(const Element *row, Index width, Visit visit) {
-#pragma unroll 2  // by four, registers would spill
+#pragma unroll(W > 1 ? 2 : 1)  // by four, registers would spill
   for (Index column = threadIdx.x * W; column < width; column += BLOCK * W) {
     float values[W];
     load<W>(row + column, values);

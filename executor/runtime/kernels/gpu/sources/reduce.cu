@@ -23,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) square_sum(const E
     load<PACK>(x + pack * PACK, v);
     for (int j = 0; j < PACK; ++j) sum += v[j] * v[j];
   }
+#pragma unroll 1
   for (Index i = packs * PACK + thread; i < n; i += threads) sum += widen(x[i]) * widen(x[i]);
   const float total = block_sum(sum, room);
   if (threadIdx.x == 0) terms[blockIdx.x] = total;

@@ -9,7 +9,7 @@ import pytest
 from executor.runtime.kernels.gpu import nvrtc
 from executor.runtime.kernels.gpu.build import ARCHITECTURES, build, cubin_name, main
 from executor.runtime.kernels.gpu.program import ELEMENTS, SOURCES, all_parameters, program_text
-from executor.runtime.kernels.gpu.usage import Usage, usage_of, usage_page
+from executor.runtime.kernels.gpu.usage import KernelUsage, usage_of, usage_page
 from strategy.base.errors import EnvironmentLacks, InputError, InternalError
 from strategy.sbp.tensor import DType
 
@@ -20,6 +20,7 @@ ptxas info    : Used 12 registers, used 1 barriers, 128 bytes smem
 """
 
 
+@pytest.mark.slow
 def test_every_kernel_is_built_and_none_spills(tmp_path: Path) -> None:
     """The page in the docs is what the build writes, to the byte."""
     usages = build(tmp_path)
@@ -35,8 +36,8 @@ def test_every_kernel_is_built_and_none_spills(tmp_path: Path) -> None:
 
 
 def test_what_a_kernel_spills_is_read_from_the_report() -> None:
-    assert usage_of(ENTRY) == {"k": Usage(12, 12, 128)}
-    assert "| `k` | 12 / 12 / 128 |" in usage_page({("float32", "sm_80"): usage_of(ENTRY)}, "1.2")
+    assert usage_of(ENTRY) == {"k": KernelUsage(12, 12, 128)}
+    assert "| `k` | 12 / 12 / 128 |" in usage_page({("float32", 80): usage_of(ENTRY)}, "1.2")
 
 
 def test_a_report_of_another_form_is_no_kernel_that_spills_nothing() -> None:
@@ -46,9 +47,7 @@ def test_a_report_of_another_form_is_no_kernel_that_spills_nothing() -> None:
 
 def test_a_kernel_that_is_wrong_is_reported_with_its_line() -> None:
     with pytest.raises(InputError, match=r"(?s)sm_90.*kernels\.cu.*undefined"):
-        nvrtc.compile_program(
-            program_text(DType.FLOAT32, ()) + "__global__ void k() { undefined(); }", "sm_90", SOURCES
-        )
+        nvrtc.compile_program(program_text(DType.FLOAT32, ()) + "__global__ void k() { undefined(); }", 90, SOURCES)
 
 
 def test_a_missing_compiler_ends_with_what_to_install(

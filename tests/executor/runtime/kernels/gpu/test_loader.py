@@ -73,7 +73,7 @@ def cubins(tmp_path: Path) -> Path:
     return tmp_path
 
 
-CODE_FOR: Mapping[int, str] = {80: "sm_80", 86: "sm_80", 89: "sm_80", 90: "sm_90", 100: "sm_100", 103: "sm_100"}
+CODE_FOR: Mapping[int, int] = {80: 80, 86: 80, 89: 80, 90: 90, 100: 100, 103: 100}
 
 
 @pytest.mark.parametrize("capability", CODE_FOR)
@@ -83,14 +83,14 @@ def test_a_device_runs_code_of_its_generation(capability: int) -> None:
 
 @pytest.mark.parametrize("capability", [75, 120])
 def test_a_device_of_another_generation_is_refused(capability: int) -> None:
-    with pytest.raises(EnvironmentLacks, match=rf"compute capability {capability} \(sm_80, sm_90, sm_100\)"):
+    with pytest.raises(EnvironmentLacks, match=rf"compute capability {capability} \(80, 90, 100\)"):
         architecture_for(capability)
 
 
 def test_every_kernel_is_loaded_by_path_before_anything_runs(cubins: Path) -> None:
     xp = FakeCupy("100")
     LoadedKernels(xp, cubins)
-    files = [cubin_name(element, "sm_100") for element in ELEMENTS]
+    files = [cubin_name(element, 100) for element in ELEMENTS]
     assert xp.loaded == [(file, kernel) for file in files for kernel in all_parameters()]
     assert xp.launched == []
 
