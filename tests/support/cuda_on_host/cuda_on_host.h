@@ -20,6 +20,10 @@
 struct Dim3 {
   unsigned x, y, z;
 };
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline void __stwb(uint4 *into, uint4 value) { *into = value; }
 inline Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 constexpr int LANES = 32;

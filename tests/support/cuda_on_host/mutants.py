@@ -97,7 +97,7 @@ MUTANTS: Mapping[str, Mutant] = {
         ("gather.cu",),
     ),
     "a coordinate is left out of the mask": Mutant(
-        "dropout.cu", "dim < piece.dims; ++dim", "dim + 1 < piece.dims; ++dim", "dropout", ("dropout.cu",)
+        "dropout.cu", "if (dim < piece.dims)", "if (dim + 1 < piece.dims)", "dropout", ("dropout.cu",)
     ),
     "the mask of the neighbouring column": Mutant(
         "dropout.cu", "begin + column + j)", "begin + column)", "dropout", ("dropout.cu",)

@@ -43,13 +43,13 @@ def build(folder: Path) -> dict[tuple[str, int], dict[str, KernelUsage]]:
         for architecture in ARCHITECTURES:
             cubin = nvrtc.compile_program(text, architecture, SOURCES)
             (folder / cubin_name(element, architecture)).write_bytes(cubin.code)
-            usages[str(element), architecture] = usage_of(cubin.log)
+            usages[str(element), architecture] = usage_of(cubin.log, cubin.ptx)
     (folder / "usage.md").write_text(usage_page(usages, nvrtc.version()))
     return usages
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command; exit 1 where a kernel spills."""
+    """The command; exit 1 where a kernel has a stack or spills to it."""
     parser = argparse.ArgumentParser(prog="python -m executor.runtime.kernels.gpu.build", description=__doc__)
     parser.add_argument("--out", type=Path, default=CUBINS, metavar="DIR", help="folder of the cubins")
     folder: Path = parser.parse_args(argv).out
@@ -58,10 +58,17 @@ def main(argv: Sequence[str]) -> int:
     except SbplanError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    spilling = sorted({name for usage in usages.values() for name, kernel in usage.items() if kernel.spilled_bytes})
+    spilling = sorted(
+        {
+            name
+            for usage in usages.values()
+            for name, kernel in usage.items()
+            if kernel.spilled_bytes + kernel.stack_bytes
+        }
+    )
     sys.stdout.write(f"NVRTC {nvrtc.version()}: {len(usages)} cubins and usage.md in {folder}\n")
     if spilling:
-        sys.stdout.write(f"kernels that spill registers to memory: {', '.join(spilling)}\n")
+        sys.stdout.write(f"kernels with a stack, or that spill registers to it: {', '.join(spilling)}\n")
     return 1 if spilling else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -135,7 +136,8 @@ def _piece(box: Box) -> np.void:
     *leading, (column, _) = box
     room = [0] * (LEADING_DIMS - len(leading))
     begins, sizes = [begin for begin, _ in leading], [end - begin for begin, end in leading]
-    return struct([len(leading), *begins, *room, *sizes, *room, column])
+    strides = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
+    return struct([len(leading), *begins, *room, *sizes, *room, *strides, *room, column])
 
 
 def rotary(call: Call) -> Launches:

@@ -17,9 +17,10 @@ _INSTALL = "install the extra `sbplan[gpu]`"
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """A program in the code of one architecture, and what the assembler said of its kernels."""
+    """A program in the code of one architecture, what it was assembled from, and what the assembler said of it."""
 
     code: bytes
+    ptx: str
     log: str
 
 
@@ -49,7 +50,8 @@ def compile_program(text: str, architecture: int, include: Path) -> Cubin:
         log = _read(library, program, "ProgramLog").rstrip(b"\0").decode()
         if failed:
             raise InputError("a kernel does not compile", where=f"sm_{architecture}", got=log, expected="CUDA C++")
-        return Cubin(_read(library, program, "CUBIN"), log)
+        ptx = _read(library, program, "PTX").rstrip(b"\0").decode()
+        return Cubin(_read(library, program, "CUBIN"), ptx, log)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

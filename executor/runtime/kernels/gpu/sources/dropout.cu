@@ -10,9 +10,10 @@
 constexpr int LEADING_DIMS = 7;
 constexpr unsigned long long GOLDEN = 0x9E3779B97F4A7C15ull;
 
-// Which piece of the logical tensor this is: its dims but the last in order, and where the last begins.
+// Which piece of the logical tensor this is: its dims but the last in order, with how many rows are between two of their
+// indices, and where the last one begins.
 struct Piece {
-  Index dims, begin[LEADING_DIMS], size[LEADING_DIMS], column;
+  Index dims, begin[LEADING_DIMS], size[LEADING_DIMS], stride[LEADING_DIMS], column;
 };
 
 // A coordinate taken into the state: the finaliser of the next counter.
@@ -42,11 +43,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
             unsigned long long threshold, float scale, int wide) {
   const Index row = blockIdx.x, at = row * width;
   unsigned long long state = key;
-  for (Index dim = 0; dim < piece.dims; ++dim) {
-    Index stride = 1;
-    for (Index inner = dim + 1; inner < piece.dims; ++inner) stride *= piece.size[inner];
-    state = take_in(state, piece.begin[dim] + row / stride % piece.size[dim]);
-  }
+#pragma unroll  // so that the piece stays where parameters are
+  for (int dim = 0; dim < LEADING_DIMS; ++dim)
+    if (dim < piece.dims) state = take_in(state, piece.begin[dim] + row / piece.stride[dim] % piece.size[dim]);
   const Element *rest = residual ? residual + at : nullptr;
   if (wide)
     dropout_row<PACK>(x + at, rest, out + at, width, state, piece.column, threshold, scale);

@@ -20,23 +20,32 @@ __device__ inline void narrow(float value, float &into) { into = value; }
 __device__ inline void narrow(float value, __half &into) { into = __float2half(value); }
 __device__ inline void narrow(float value, __nv_bfloat16 &into) { into = __float2bfloat16(value); }
 
-// W elements at an address that W elements, or sixteen bytes, divide.
-template <class T, int W>
-struct alignas(sizeof(T) * W < 16 ? sizeof(T) * W : 16) Pack {
-  T of[W];
-};
-
+// W elements at once: as vectors of sixteen bytes, at multiples of which they then lie, or one by one.
 template <int W, class T>
 __device__ inline void load(const T *from, float (&into)[W]) {
-  const Pack<T, W> pack = *reinterpret_cast<const Pack<T, W> *>(from);
-  for (int j = 0; j < W; ++j) into[j] = widen(pack.of[j]);
+  T pack[W];
+  if constexpr (sizeof pack % sizeof(uint4) == 0) {
+    uint4 words[sizeof pack / sizeof(uint4)];
+    for (int k = 0; k < sizeof pack / sizeof(uint4); ++k) words[k] = reinterpret_cast<const uint4 *>(from)[k];
+    memcpy(pack, words, sizeof pack);
+  } else {
+    for (int j = 0; j < W; ++j) pack[j] = from[j];
+  }
+  for (int j = 0; j < W; ++j) into[j] = widen(pack[j]);
 }
 
 template <int W, class T>
 __device__ inline void store(T *into, const float (&values)[W]) {
-  Pack<T, W> pack;
-  for (int j = 0; j < W; ++j) narrow(values[j], pack.of[j]);
-  *reinterpret_cast<Pack<T, W> *>(into) = pack;
+  T pack[W];
+  for (int j = 0; j < W; ++j) narrow(values[j], pack[j]);
+  if constexpr (sizeof pack % sizeof(uint4) == 0) {
+    uint4 words[sizeof pack / sizeof(uint4)];
+    memcpy(words, pack, sizeof pack);
+    // By name, for the compiler takes some plain ones apart.
+    for (int k = 0; k < sizeof pack / sizeof(uint4); ++k) __stwb(reinterpret_cast<uint4 *>(into) + k, words[k]);
+  } else {
+    for (int j = 0; j < W; ++j) into[j] = pack[j];
+  }
 }
 
 // A label or an index: int32 or int64, as `nbytes` says.

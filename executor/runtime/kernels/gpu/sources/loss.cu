@@ -74,11 +74,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
 template <int W>
 __device__ inline void cross_entropy_grad_row(const Element *logits, Index label_column, float lse, float factor,
                                               bool valid, Element *out, Index width, float share, float peak) {
+  if (!valid) {
+    const float zeros[W] = {};
+    for (Index column = threadIdx.x * W; column < width; column += BLOCK * W) store<W>(out + column, zeros);
+    return;
+  }
   each_of_row<W>(logits, width, [&](const float(&v)[W], Index column) {
     float d[W];
     for (int j = 0; j < W; ++j) {
       const float target = share + (column + j == label_column ? peak : 0.0f);
-      d[j] = valid ? (expf(v[j] - lse) - target) * factor : 0.0f;
+      d[j] = (expf(v[j] - lse) - target) * factor;
     }
     store<W>(out + column, d);
   });

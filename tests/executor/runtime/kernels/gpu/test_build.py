@@ -1,4 +1,4 @@
-"""All kernels compile for three architectures without a driver, and none spills registers to memory."""
+"""All kernels compile for three architectures without a driver, and none has a stack or spills to it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from strategy.sbp.tensor import DType
 
 PAGE = Path(__file__).parents[5] / "docs" / "gpu_kernels.md"
 ENTRY = """ptxas info    : Compiling entry function 'k' for 'sm_80'
-ptxas         .     0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
+ptxas         .     16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
 ptxas info    : Used 12 registers, used 1 barriers, 128 bytes smem
 """
+PTX = ".entry k(\n.param .u64 x)\n{\nld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd1];\n}\n"
 
 
 @pytest.mark.slow
@@ -29,20 +30,22 @@ def test_every_kernel_is_built_and_none_spills(tmp_path: Path) -> None:
         for architecture in ARCHITECTURES:
             usage = usages[str(element), architecture]
             assert set(usage) == set(all_parameters())
-            assert {name: kernel.spilled_bytes for name, kernel in usage.items() if kernel.spilled_bytes} == {}
+            assert [name for name, kernel in usage.items() if kernel.spilled_bytes or kernel.stack_bytes] == []
+            in_vectors = [kernel for kernel, types in all_parameters().items() if types[-1] == "int"]  # `wide`
+            assert [kernel for kernel in in_vectors if not usage[kernel].loads_vectors] == []
             assert (tmp_path / cubin_name(element, architecture)).read_bytes()[:4] == b"\x7fELF"
     again = "python -m executor.runtime.kernels.gpu.build --out DIR; cp DIR/usage.md docs/gpu_kernels.md"
     assert (tmp_path / "usage.md").read_text() == PAGE.read_text(), again
 
 
 def test_what_a_kernel_spills_is_read_from_the_report() -> None:
-    assert usage_of(ENTRY) == {"k": KernelUsage(12, 12, 128)}
-    assert "| `k` | 12 / 12 / 128 |" in usage_page({("float32", 80): usage_of(ENTRY)}, "1.2")
+    assert usage_of(ENTRY, PTX) == {"k": KernelUsage(12, 16, 12, 128, loads_vectors=True)}
+    assert "| `k` | 12 / 16 / 12 / 128 |" in usage_page({("float32", 80): usage_of(ENTRY, PTX)}, "1.2")
 
 
 def test_a_report_of_another_form_is_no_kernel_that_spills_nothing() -> None:
     with pytest.raises(InternalError, match="another form"):
-        usage_of(ENTRY.replace("spill stores", "spills"))
+        usage_of(ENTRY.replace("spill stores", "spills"), PTX)
 
 
 def test_a_kernel_that_is_wrong_is_reported_with_its_line() -> None:
