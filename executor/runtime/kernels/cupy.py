@@ -6,6 +6,8 @@ from types import ModuleType
 
 import numpy as np
 
+from executor.runtime.kernels.gpu.loader import LoadedKernels
+from executor.runtime.kernels.gpu.table import launches_of
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
@@ -37,10 +39,16 @@ class CupyKernels:
             raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; start fewer ranks per node")
         self.xp.cuda.Device(device).use()
         self._stream = self.xp.cuda.get_current_stream()
+        self._loaded = LoadedKernels(self.xp)
 
     def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op, and wait for it."""
-        run_act(definition, call)
+        """Run one act of an op, by kernels of ours where there are some, else by CuPy's; and wait for it."""
+        launches = launches_of(definition.kind, call)
+        if launches is None:
+            run_act(definition, call)
+        else:
+            for launch in launches:
+                self._loaded.launch(launch)
         self._stream.synchronize()
 
     def address(self, array: Array) -> int:

@@ -66,6 +66,11 @@ def random_words(xp: ArrayModule, seed: int, act: int, box: Box, workspace: Work
         yield slice(first, first + len(rows)), words
 
 
+def drop_below(rate: float) -> int:
+    """Elements with lesser words are dropped."""
+    return int(rate * _WORD)
+
+
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     rate, seed = float_attr(attrs, "rate"), int_attr(attrs, "seed")
     expect(0 <= rate < 1, "not a dropout rate", got=rate, expected="a figure in [0, 1)")
@@ -87,7 +92,7 @@ def _run(call: Call) -> None:
     flat = out.reshape(-1, x.shape[-1] if x.ndim else 1)
     blocks = random_words(xp, int_attr(call.attrs, "seed"), call.number, call.input_boxes[0], call.workspace)
     for rows, words in blocks:
-        xp.copyto(flat[rows], 0, where=words < xp.uint64(int(rate * _WORD)))
+        xp.copyto(flat[rows], 0, where=words < xp.uint64(drop_below(rate)))
 
 
 def _gradient(builder: GradientBuilder) -> None:

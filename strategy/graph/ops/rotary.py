@@ -49,18 +49,22 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
     return [*(AxisSignature((Split(dim),), (Split(dim),)) for dim in range(3)), linear_in([0], 1)]
 
 
+def turns(call: Call, width: int) -> tuple[Array, Array]:
+    """[s, 1, pairs] each, float64: cosines and sines of the angle by which a pair turns, at this rank's positions."""
+    xp = call.xp
+    begin, end = call.input_boxes[0][1]
+    angle = xp.arange(begin, end)[:, None, None] * _frequencies(call, width)
+    scale = float_attr(call.attrs, "scale") if "scale" in call.attrs else 1.0
+    cosine, sine = scale * xp.cos(angle), scale * xp.sin(angle)
+    return cosine, -sine if int_attr(call.attrs, "reverse") else sine
+
+
 def _turns(call: Call, x: Array) -> Array:
     """[2, s, h, w]: what x is multiplied by, and what its halves swapped are: cosines, and sines of either sign.
 
     Repeated for every head: a product with few long rows is faster than one with many short ones.
     """
-    xp = call.xp
-    begin, end = call.input_boxes[0][1]
-    angle = xp.arange(begin, end)[:, None, None] * _frequencies(call, x.shape[3])
-    scale = float_attr(call.attrs, "scale") if "scale" in call.attrs else 1.0
-    cosine, sine = scale * xp.cos(angle), scale * xp.sin(angle)
-    if int_attr(call.attrs, "reverse"):
-        sine = -sine
+    xp, (cosine, sine) = call.xp, turns(call, x.shape[3])
     rows = xp.stack([xp.concatenate([cosine, cosine], axis=-1), xp.concatenate([-sine, sine], axis=-1)])
     return xp.repeat(rows, x.shape[2], axis=2).astype(x.dtype)
 

@@ -1,0 +1,181 @@
+"""Launches of ops on elements: activations, dropout, rotary positions, casts; and of what is fused of several ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from executor.runtime.kernels.gpu.launch import (
+    Argument,
+    Launch,
+    element_of,
+    in_strides,
+    per_row,
+    rows_and_width,
+    struct,
+    wide,
+)
+from strategy.graph.ops.base import Array, Call, float_attr, floats_attr, int_attr
+from strategy.graph.ops.dropout import drop_below
+from strategy.graph.ops.rotary import turns
+from strategy.graph.splitmix import counter_steps, mix
+from strategy.sbp.tensor import Box, DType
+
+Launches = tuple[Launch, ...]
+Make = Callable[..., Launches]
+
+LEADING_DIMS = 7
+"""Dims before the last that dropout's kernel has room for."""
+
+
+def gelu(call: Call) -> Launches:
+    """See `strategy.graph.ops.unary`."""
+    return _each(gelu, call)
+
+
+def gelu_grad(call: Call) -> Launches:
+    """See `strategy.graph.ops.unary`."""
+    return _each(gelu_grad, call)
+
+
+def gelu_exact(call: Call) -> Launches:
+    """See `strategy.graph.ops.unary`."""
+    return _each(gelu_exact, call)
+
+
+def gelu_exact_grad(call: Call) -> Launches:
+    """See `strategy.graph.ops.unary`."""
+    return _each(gelu_exact_grad, call)
+
+
+def silu(call: Call) -> Launches:
+    """See `strategy.graph.ops.unary`."""
+    return _each(silu, call)
+
+
+def silu_grad(call: Call) -> Launches:
+    """See `strategy.graph.ops.unary`."""
+    return _each(silu_grad, call)
+
+
+def bounded_swiglu(call: Call) -> Launches:
+    """See `strategy.graph.ops.bounded_swiglu`."""
+    return _each(bounded_swiglu, call, np.float32(float_attr(call.attrs, "limit")))
+
+
+def bounded_swiglu_dgate(call: Call) -> Launches:
+    """See `strategy.graph.ops.bounded_swiglu`."""
+    return _each(bounded_swiglu_dgate, call, np.float32(float_attr(call.attrs, "limit")))
+
+
+def bounded_swiglu_dup(call: Call) -> Launches:
+    """See `strategy.graph.ops.bounded_swiglu`."""
+    return _each(bounded_swiglu_dup, call, np.float32(float_attr(call.attrs, "limit")))
+
+
+def _each(make: Make, call: Call, *figures: np.generic) -> Launches:
+    """The kernel of a function's own name over all elements."""
+    arrays = (*call.inputs, *call.outputs)
+    return (_over(make.__name__, element_of(arrays[0]), arrays, arrays, figures),)
+
+
+def _over(
+    kernel: str,
+    element: DType,
+    arguments: tuple[Argument, ...],
+    arrays: tuple[Array, ...],
+    figures: tuple[np.generic, ...],
+) -> Launch:
+    """A kernel over all elements of `arrays`."""
+    size = arrays[0].size
+    return Launch(kernel, element, in_strides(size, element), (*arguments, *figures, np.int64(size), wide(arrays)))
+
+
+def swiglu(gate: Array, up: Array, out: Array) -> Launches:
+    """silu(gate) up, as one act."""
+    arrays = (gate, up, out)
+    return (_over("swiglu", element_of(gate), arrays, arrays, ()),)
+
+
+def swiglu_grad(dy: Array, gate: Array, up: Array, dgate: Array, dup: Array) -> Launches:
+    """Both gradients of `swiglu`, as one act."""
+    arrays = (dy, gate, up, dgate, dup)
+    return (_over("swiglu_grad", element_of(gate), arrays, arrays, ()),)
+
+
+def dropout(call: Call) -> Launches | None:
+    """See `strategy.graph.ops.dropout`."""
+    return dropout_residual(call, None)
+
+
+def dropout_residual(call: Call, residual: Array | None) -> Launches | None:
+    """residual + dropout(x), as one act; rounded once. None for more dims than there is room for."""
+    (x,), (out,), box = call.inputs, call.outputs, call.input_boxes[0]
+    if not 0 < len(box) <= LEADING_DIMS + 1:
+        return None
+    rows, width = rows_and_width(x.shape)
+    rate = float_attr(call.attrs, "rate")
+    key, threshold = _key(int_attr(call.attrs, "seed"), call.number), np.uint64(drop_below(rate))
+    figures = (np.int64(width), _piece(box), key, threshold, np.float32(1.0 / (1.0 - rate)))
+    arguments = (x, residual, out, *figures, wide((x, residual, out), width))
+    return (Launch(dropout.__name__, element_of(x), per_row(rows), arguments),)
+
+
+def _key(seed: int, act: int) -> np.uint64:
+    """The state of the words of one act: seed and act taken in."""
+    z = np.full(1, seed, np.uint64)
+    mix(z, z.copy(), np)
+    z += counter_steps(act, act + 1, np)
+    mix(z, z.copy(), np)
+    return np.uint64(z[0])
+
+
+def _piece(box: Box) -> np.void:
+    *leading, (column, _) = box
+    room = [0] * (LEADING_DIMS - len(leading))
+    begins, sizes = [begin for begin, _ in leading], [end - begin for begin, end in leading]
+    strides = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
+    return struct([len(leading), *begins, *room, *sizes, *room, *strides, *room, column])
+
+
+def rotary(call: Call) -> Launches:
+    """See `strategy.graph.ops.rotary`; cosines and sines are made once, in double precision."""
+    (x,), (y,) = call.inputs, call.outputs
+    batch, length, heads, width = x.shape
+
+    def make() -> Array:
+        return call.xp.stack(turns(call, width)).astype("float32").reshape(2, length, -1)
+
+    angles = len(floats_attr(call.attrs, "frequencies")) if "frequencies" in call.attrs else width // 2
+    table = call.workspace.constant("turns", (2, length, angles), "float32", make)
+    figures = map(np.int64, (length, heads, width, angles))
+    return (Launch(rotary.__name__, element_of(x), per_row(batch * length), (x, table, y, *figures)),)
+
+
+def cast(call: Call) -> Launches | None:
+    """Between float and a half; None for others."""
+    return scaled_cast(call.inputs[0], None, call.outputs[0])
+
+
+def scaled_cast(x: Array, scale: Array | None, out: Array) -> Launches | None:
+    """scale x in another dtype; None between dtypes that no kernel casts."""
+    source, target = element_of(x), element_of(out)
+    if source.is_half and target == DType.FLOAT32:
+        return (_over("widen_to_float", source, (x, scale, out), (x, out), ()),)
+    if source == DType.FLOAT32 and target.is_half:
+        return (_over("narrow_float", target, (x, scale, out), (x, out), ()),)
+    return None
+
+
+def to_e4m3(x: Array, scale: Array | None, out: Array) -> Launches:
+    """scale x in the eight bits of E4M3, uint8; what is too large becomes 448."""
+    element = element_of(x)
+    return (Launch(to_e4m3.__name__, element, in_strides(x.size, element), (x, scale, out, np.int64(x.size))),)
+
+
+def from_e4m3(x: Array, scale: Array | None, out: Array) -> Launches:
+    """scale x, of E4M3 in uint8."""
+    element = element_of(out)
+    return (Launch(from_e4m3.__name__, element, in_strides(x.size, element), (x, scale, out, np.int64(x.size))),)

@@ -1,0 +1,69 @@
+"""Launches of AdamW over many tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from executor.runtime.kernels.gpu.launch import Addresses, Launch, blocks_for, element_of, struct, wide
+from executor.runtime.kernels.gpu.program import BLOCK
+from strategy.graph.graph import Attrs
+from strategy.graph.ops.base import Array, Call, float_attr
+from strategy.sbp.tensor import DType
+
+TENSORS = 24
+"""Of one launch."""
+CHUNK = BLOCK * 16
+"""Elements of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdamTensor:
+    """One tensor's gradient, its parameter and state in float32, and the half-precision copy of it, if any."""
+
+    grad: Array
+    param: Array
+    mean: Array
+    square: Array
+    copy: Array | None = None
+
+
+def adamw(call: Call) -> tuple[Launch, ...] | None:
+    """See `strategy.graph.ops.optimizer`; None where parameters are not in float32."""
+    grad, factor, lr, *step = call.inputs
+    if element_of(call.updates[0]) != DType.FLOAT32:
+        return None
+    tensors = [AdamTensor(grad, *call.updates)]
+    return adamw_tensors(tensors, factor, lr, step[0] if step else None, call.number + 1, call.attrs)
+
+
+def adamw_tensors(
+    tensors: Sequence[AdamTensor], factor: Array, lr: Array, step: Array | None, number: int, attrs: Attrs
+) -> tuple[Launch, ...]:
+    """One update of many tensors, whose gradients are of one dtype: a launch for every `TENSORS` of them.
+
+    `factor` and `lr` are float32 scalars, `step` an int64 one that counts updates, 0 where this one is skipped; where
+    it is None, `number` counts.
+    """
+    rates = [np.float64(float_attr(attrs, key)) for key in ("beta1", "beta2")]
+    rest = [np.float32(float_attr(attrs, key)) for key in ("epsilon", "weight_decay")]
+    scalars = (factor, lr, step, np.int64(number), *rates, *rest)
+    found = []
+    for first in range(0, len(tensors), TENSORS):
+        some = tensors[first : first + TENSORS]
+        sizes = [tensor.param.size for tensor in some]
+        begins = [0, *accumulate(blocks_for(size, CHUNK) for size in sizes)]
+        columns = [(t.grad, t.param, t.mean, t.square, t.copy) for t in some]
+        tables = (Addresses(arrays, TENSORS) for arrays in zip(*columns, strict=True))
+        fits = wide([array for column in columns for array in column])
+        arguments = (*tables, _counts(sizes), _counts(begins), *scalars, fits)
+        found.append(Launch(adamw.__name__, element_of(some[0].grad), (begins[-1], 1, 1), arguments))
+    return tuple(found)
+
+
+def _counts(figures: Sequence[int]) -> np.void:
+    """Figures, the last one repeated in the room that is left."""
+    return struct([*figures, *[figures[-1]] * (TENSORS + 1 - len(figures))])

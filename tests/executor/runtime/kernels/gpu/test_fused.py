@@ -1,0 +1,144 @@
+"""Kernels that no op of the graph asks for by itself: fused acts, casts with scales, many tensors at once."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from executor.runtime.kernels.gpu.elementwise import (
+    cast,
+    dropout_residual,
+    from_e4m3,
+    scaled_cast,
+    swiglu,
+    swiglu_grad,
+    to_e4m3,
+)
+from executor.runtime.kernels.gpu.program import ELEMENTS
+from executor.runtime.kernels.gpu.update import AdamTensor, adamw_tensors
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.base import Array, Call, Workspace
+from strategy.sbp.tensor import DType
+from tests.support.cuda_on_host.device import build, run
+from tests.support.cuda_on_host.trials import TOLERANCES, Trial, error_per_row, wanted
+
+HALVES = [element for element in ELEMENTS if element.is_half]
+RNG_SEED = 20
+
+
+def normal(shape: tuple[int, ...], element: DType, seed: int = RNG_SEED) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(element.numpy)
+
+
+def poisoned(shape: tuple[int, ...], element: DType) -> Array:
+    return np.full(shape, np.nan, element.numpy)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_swiglu_is_silu_of_the_gate_times_up(element: DType) -> None:
+    dy, gate, up = (normal((7, 77), element, seed) for seed in range(3))
+    y, dgate, dup = (poisoned((7, 77), element) for _ in range(3))
+    run(build(element), [*swiglu(gate, up, y), *swiglu_grad(dy, gate, up, dgate, dup)])
+    d, g, u = (array.astype(np.float64) for array in (dy, gate, up))
+    s = 1 / (1 + np.exp(-g))
+    for found, right in ((y, g * s * u), (dgate, d * u * s * (1 + g * (1 - s))), (dup, d * g * s)):
+        assert error_per_row(found, right) <= TOLERANCES[element]
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_a_residual_is_added_to_what_dropout_keeps(element: DType) -> None:
+    trial = Trial("dropout", (np.random.default_rng(1).standard_normal((3, 40)),), attrs={"rate": 0.4, "seed": 9})
+    call, residual = trial.call(element), normal((3, 40), element)
+    run(build(element), dropout_residual(call, residual) or ())
+    (dropped,) = wanted(call, "dropout")
+    assert error_per_row(call.outputs[0], residual.astype(np.float64) + dropped) <= TOLERANCES[element]
+
+
+def test_dropout_draws_the_masks_of_the_processor_to_the_bit() -> None:
+    trial = Trial("dropout", (np.ones((5, 6, 77)),), attrs={"rate": 0.3, "seed": 3}, number=8)
+    call, same = trial.call(DType.FLOAT32), trial.call(DType.FLOAT32)
+    run(build(DType.FLOAT32), dropout_residual(call, None) or ())
+    op_definition("dropout").run(same)
+    assert call.outputs[0].tobytes() == same.outputs[0].tobytes()
+    assert 0.2 < (call.outputs[0] == 0).mean() < 0.4
+
+
+@pytest.mark.parametrize("element", HALVES)
+def test_casts_round_as_numpy_does(element: DType) -> None:
+    """Ties, figures beyond the range, infinities, subnormals."""
+    x = np.concatenate([normal((1001,), DType.FLOAT32) * 10.0**power for power in (-9, -5, 0, 4, 38)])
+    with np.errstate(over="ignore"):
+        x = np.concatenate([x, np.float32([0, -0.0, np.inf, -np.inf, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 65520])])
+        right = x.astype(element.numpy)
+    out, back = poisoned(x.shape, element), poisoned(x.shape, DType.FLOAT32)
+    box = ((0, x.size),)
+    narrow = Call(np, {}, (x,), (out,), (), (box,), (box,), Workspace(np))
+    widen = Call(np, {}, (right,), (back,), (), (box,), (box,), Workspace(np))
+    run(build(element), [*(cast(narrow) or ()), *(cast(widen) or ())])
+    assert out.tobytes() == right.tobytes()
+    assert back.tobytes() == right.astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("element", HALVES)
+def test_casts_scale(element: DType) -> None:
+    x, scale = normal((77,), DType.FLOAT32), np.float32([0.25]).reshape(())
+    out = poisoned((77,), element)
+    run(build(element), scaled_cast(x, scale, out) or ())
+    assert out.tobytes() == (x * np.float32(0.25)).astype(element.numpy).tobytes()
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_e4m3_is_that_of_ml_dtypes(element: DType) -> None:
+    """Every value and every tie between two; what is too large becomes the largest; NaN stays."""
+    values = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    size = np.sort(values[np.isfinite(values)])
+    x = np.concatenate([values, (size[1:] + size[:-1]) / 2, np.float32([1e4, -1e4, 460, 1e-9, np.nan])])
+    x = x.astype(element.numpy)
+    out, back = np.full(x.shape, 255, np.uint8), poisoned((256,), element)
+    codes = np.arange(256, dtype=np.uint8)
+    run(build(element), [*to_e4m3(x, None, out), *from_e4m3(codes, None, back)])
+    right = np.clip(x.astype(np.float32), -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    number = ~np.isnan(x.astype(np.float32))
+    assert out[number].tolist() == right.view(np.uint8)[number].tolist()
+    assert set((out[~number] & 0x7F).tolist()) == {0x7F}
+    np.testing.assert_array_equal(back.astype(np.float32), values)
+
+
+@pytest.mark.parametrize("element", HALVES)
+def test_many_tensors_are_updated_at_once_and_their_copies_follow(element: DType) -> None:
+    """More tensors than one launch has room for; of one, of a chunk and of several chunks."""
+    attrs = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01}
+    sizes = [1, 4096, 9000, 5] * 7
+    tensors, rights = [], []
+    factor, lr = np.float32([0.5]).reshape(()), np.float32([1e-2]).reshape(())
+    for seed, size in enumerate(sizes):
+        grad, state = normal((size,), element, seed), [normal((size,), DType.FLOAT32, 100 + seed + i) for i in (0, 50)]
+        square, copy = np.abs(normal((size,), DType.FLOAT32, 300 + seed)), poisoned((size,), element)
+        tensors.append(AdamTensor(grad, *state, square, copy))
+        right = [array.astype(np.float64) for array in (*state, square)]
+        box = ((0, size),)
+        inputs = (grad.astype(np.float64), np.float64(0.5), np.float64(np.float32(1e-2)))
+        op_definition("adamw").run(Call(np, attrs, inputs, (), tuple(right), (box,), (), Workspace(np), 6))
+        rights.append(right)
+    launches = adamw_tensors(tensors, factor, lr, None, 7, attrs)
+    assert [launch.grid[0] for launch in launches] == [36, 6]
+    run(build(element), launches)
+    for tensor, right in zip(tensors, rights, strict=True):
+        for found, good in zip((tensor.param, tensor.mean, tensor.square), right, strict=True):
+            assert error_per_row(found, good) <= TOLERANCES[DType.FLOAT32]
+        assert tensor.copy is not None
+        assert tensor.copy.tobytes() == tensor.param.astype(element.numpy).tobytes()
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_a_label_that_is_no_class_makes_the_loss_no_number(element: DType) -> None:
+    from executor.runtime.kernels.gpu.rows import cross_entropy, cross_entropy_grad
+
+    attrs = {"label_smoothing": 0.0, "classes": 9, "ignore_index": -1}
+    operands = (np.zeros((3, 9)), np.array([1, 9, -1]), np.zeros(3))
+    loss = Trial("cross_entropy", operands, attrs=attrs).call(element)
+    grad = Trial("cross_entropy_grad", operands, attrs=attrs).call(element)
+    run(build(element), [*cross_entropy(loss), *cross_entropy_grad(grad)])
+    assert np.isnan(loss.outputs[0].astype(np.float32))
+    assert np.isnan(grad.outputs[0].astype(np.float32)).any(axis=-1).tolist() == [False, True, False]

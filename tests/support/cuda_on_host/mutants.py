@@ -1,0 +1,138 @@
+"""Mistakes that one makes in kernels, put into copies of the sources: each must be caught by the trials of one op."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from executor.runtime.kernels.gpu.program import SOURCES
+from executor.runtime.kernels.gpu.table import launches_of
+from strategy.sbp.tensor import DType
+from tests.support.cuda_on_host.device import KernelFault, build, run
+from tests.support.cuda_on_host.trials import TOLERANCES, error_per_row, trials, wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """In `file`, `right` is replaced by `wrong`; the trials of `kind`, whose kernels are in `program`, must see it."""
+
+    file: str
+    right: str
+    wrong: str
+    kind: str
+    program: tuple[str, ...]
+
+
+_ROWS = ("norm.cu", "reduce.cu")
+MUTANTS: Mapping[str, Mutant] = {
+    "a row's bound is off by one": Mutant(
+        "element.cuh", "column < width; column +=", "column <= width; column +=", "softmax", ("softmax.cu",)
+    ),
+    "no barrier before a sum is read": Mutant(
+        "element.cuh", "= value;\n  __syncthreads();\n  Sum", "= value;\n  Sum", "square_sum", ("reduce.cu",)
+    ),
+    "no barrier between two sums": Mutant(
+        "element.cuh",
+        "  __syncthreads();  // what an earlier sum left in `room` has been read\n",
+        "",
+        "layer_norm",
+        _ROWS,
+    ),
+    "lanes of half a warp are left out": Mutant(
+        "element.cuh",
+        "int step = WARP / 2; step > 0; step /= 2) value +=",
+        "int step = WARP / 4; step > 0; step /= 2) value +=",
+        "square_sum",
+        ("reduce.cu",),
+    ),
+    "a vector load without looking at alignment": Mutant(
+        "softmax.cu",
+        "  if (wide)\n    softmax_row<PACK, false>",
+        "  if (true)\n    softmax_row<PACK, false>",
+        "softmax",
+        ("softmax.cu",),
+    ),
+    "the tail behind the vectors is left out": Mutant(
+        "reduce.cu",
+        "packs * PACK + thread; i < n;",
+        "packs * PACK + thread; i < packs * PACK;",
+        "square_sum",
+        ("reduce.cu",),
+    ),
+    "the last chunk goes on behind the rows": Mutant(
+        "norm.cu", "end = begin + chunk < rows ? begin + chunk : rows", "end = begin + chunk", "rms_norm_grad", _ROWS
+    ),
+    "sums of a column miss its last chunk": Mutant(
+        "reduce.cu", "term < count; ++term", "term + 1 < count; ++term", "rms_norm_grad", _ROWS
+    ),
+    "the largest of a row is its last": Mutant(
+        "softmax.cu", "top = fmaxf(top, v[j])", "top = v[j]", "softmax", ("softmax.cu",)
+    ),
+    "the label's neighbour is its class": Mutant(
+        "loss.cu",
+        "column + j == label_column ?",
+        "column + j == label_column + 1 ?",
+        "cross_entropy_grad",
+        ("loss.cu", "reduce.cu"),
+    ),
+    "a class more than there are": Mutant(
+        "loss.cu", "label < begin + width", "label <= begin + width", "cross_entropy", ("loss.cu", "reduce.cu")
+    ),
+    "labels that do not count do": Mutant(
+        "loss.cu", "if (label == ignored) continue;", "", "cross_entropy", ("loss.cu", "reduce.cu")
+    ),
+    "an index too many is looked at": Mutant(
+        "gather.cu", "place < taken &&", "place <= taken &&", "gather_grad", ("gather.cu",)
+    ),
+    "foreign indices are not left out": Mutant(
+        "gather.cu", "local >= 0 && local < held ?", "local >= 0 ?", "gather", ("gather.cu",)
+    ),
+    "matches are overwritten before they are read": Mutant(
+        "gather.cu",
+        "    __syncthreads();  // the matches of the tile before have been read\n",
+        "",
+        "gather_grad",
+        ("gather.cu",),
+    ),
+    "a coordinate is left out of the mask": Mutant(
+        "dropout.cu", "if (dim < piece.dims)", "if (dim + 1 < piece.dims)", "dropout", ("dropout.cu",)
+    ),
+    "the mask of the neighbouring column": Mutant(
+        "dropout.cu", "begin + column + j)", "begin + column)", "dropout", ("dropout.cu",)
+    ),
+    "a dim is paired with its neighbour": Mutant(
+        "rotary.cu", "second = first + half", "second = first + 1", "rotary", ("rotary.cu",)
+    ),
+    "corrections are read before they are written": Mutant(
+        "adamw.cu", "  __syncthreads();\n  int t", "  int t", "adamw", ("adamw.cu",)
+    ),
+    "a skipped step is done": Mutant("adamw.cu", "if (update == 0) return;", "", "adamw", ("adamw.cu",)),
+}
+"""What is wrong -> how."""
+
+
+def caught(mutant: Mutant, folder: Path) -> str:
+    """How the trials see a mutant, in float32: a fault, another figure, another figure in another order; "" if not."""
+    sources = folder / "sources"
+    shutil.copytree(SOURCES, sources)
+    path = sources / mutant.file
+    text = path.read_text()
+    if text.count(mutant.right) < 1:
+        raise ValueError(f"{mutant.file} has no {mutant.right!r}")
+    path.write_text(text.replace(mutant.right, mutant.wrong))
+    program, bits = build(DType.FLOAT32, sources, mutant.program), []
+    for reverse in (False, True):
+        calls = [trial.call(DType.FLOAT32) for trial in trials(mutant.kind)]
+        right = [array for call in calls for array in wanted(call, mutant.kind)]
+        try:
+            run(program, [one for call in calls for one in launches_of(mutant.kind, call) or ()], reverse=reverse)
+        except KernelFault as fault:
+            return f"reported: {fault}"
+        found = [array for call in calls for array in (*call.outputs, *call.updates)]
+        error = max(error_per_row(*pair) for pair in zip(found, right, strict=True))
+        if not error <= TOLERANCES[DType.FLOAT32]:
+            return f"an error of {error:.1e}"
+        bits.append([array.tobytes() for array in found])
+    return "another figure in another order" if bits[0] != bits[1] else ""
