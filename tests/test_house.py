@@ -423,8 +423,9 @@ STARTS = (
     "executor.frontend.graph",
     "executor.frontend.global_tensor",
     "experiments.best_plan",
+    "executor.exchange.horovod",
 )
-"""The command, the front end, and the search that programs pass to it."""
+"""The command, the front end, the search that programs pass to it, and the exchange of a loop of one's own."""
 RUN = ("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks")
 """With `python -m`, by `make` and by the demo."""
 PROOF = ("simulator.reference",)
