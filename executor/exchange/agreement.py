@@ -16,7 +16,7 @@ from executor.exchange.announcements import Announcements, Said
 from executor.exchange.buckets import Fuser, ListedTensor
 from executor.exchange.negotiation import Asking, ReadyBits, RecursiveDoubling, all_of, ranks_in
 from executor.exchange.pending import MismatchedTensor, NonFiniteTensor, StalledTensor
-from executor.exchange.reduction import Meeting
+from executor.exchange.reduction import Meeting, gather_numbers
 from executor.exchange.settings import ExchangeSettings
 from executor.exchange.streams import CollectiveStreams
 from executor.exchange.tensors import CollectiveKind, KeyTable, TensorKey, keys_from_bytes, keys_to_bytes, mismatches
@@ -72,6 +72,7 @@ class Agreement:
         self._on_step = on_step
         self._listed_of_step: set[TensorKey] = set()
         self._joined = 0
+        self._retunes = False
         self._step_begin_s: float | None = None
         self._try_next()
 
@@ -105,6 +106,7 @@ class Agreement:
             census = yield from self._take_census(mine)
         if wrong:
             raise self._mismatch(wrong, census)
+        self._retunes |= bool(agreed.asking & Asking.RETUNE)
         yield from self._list(agreed, listed, census)
         self._announcements.serve(said)
         if agreed.leaving and lacking:
@@ -113,10 +115,6 @@ class Agreement:
             self._tell_stall(agreed, lacking, census)
         yield from self._learn(agreed, said)
         self._close_join(agreed)
-        if agreed.asking & Asking.RETUNE and self._settings.candidates:
-            self.tuner = FusionTuner(self._settings.candidates, self._settings.tune_steps)
-            self._step_begin_s = None
-            self._try_next()
         if agreed.leaving == self._everyone:
             self.has_ended = True
         else:
@@ -141,10 +139,8 @@ class Agreement:
     def _gather(self, raw: bytes) -> Generator[PendingTransfer, None, list[bytes]]:
         """What every rank gives, by rank."""
         meeting = self._meeting
-        lengths = np.zeros((len(meeting.group), 1), np.int64)
-        lengths[self._rank] = len(raw)
-        yield meeting.transport.all_gather(meeting.group, meeting.number, lengths[self._rank], list(lengths))
-        parts = [np.empty(int(length), np.uint8) if length else None for length in lengths[:, 0]]
+        lengths = yield from gather_numbers(meeting, len(raw))
+        parts = [np.empty(length, np.uint8) if length else None for length in lengths]
         if raw:
             parts[self._rank] = np.frombuffer(raw, np.uint8).copy()
         yield meeting.transport.all_gather(meeting.group, meeting.number, parts[self._rank], parts)
@@ -189,7 +185,6 @@ class Agreement:
 
     def _end_step(self) -> Requests:
         self._listed_of_step = set()
-        self.step += 1
         now_s = time.monotonic()
         begin_s, self._step_begin_s = self._step_begin_s, now_s
         if self.tuner is not None and begin_s is not None:
@@ -199,8 +194,11 @@ class Agreement:
                 choice = self.tuner.choose([np.frombuffer(raw, np.float64) for raw in told])
                 self.fuser.fusion_bytes, self._streams.streams = choice
                 self.tuner = None
-            else:
-                self._try_next()
+        if self._retunes and self._settings.candidates:
+            self.tuner = FusionTuner(self._settings.candidates, self._settings.tune_steps)
+        self._retunes = False
+        self._try_next()
+        self.step += 1  # from now on the step counts as over, and whoever goes on must see the choice
         self.close_steps()
 
     def _try_next(self) -> None:

@@ -6,7 +6,7 @@ travels is encoded, and everybody decodes the same bytes. What a transport needs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from executor.exchange.codecs import Codec, Encoded, Values
 from executor.runtime.pieces import Requests
-from executor.runtime.transport.base import Group, HostArray, Transport
+from executor.runtime.transport.base import Group, HostArray, PendingTransfer, Transport
 from strategy.sbp.sbp import Reduce
 
 _UFUNC = {Reduce.SUM: np.add, Reduce.MIN: np.minimum, Reduce.MAX: np.maximum}
@@ -114,6 +114,14 @@ def broadcast(meeting: Meeting, root: int, buffer: HostArray) -> Requests:
     else:
         receive[root] = _something(buffer)
     yield meeting.transport.exchange(meeting.group, meeting.number, send, receive)
+
+
+def gather_numbers(meeting: Meeting, mine: int) -> Generator[PendingTransfer, None, list[int]]:
+    """A number of every rank, by the group's order."""
+    numbers: list[HostArray] = [np.zeros(1, np.int64) for _ in meeting.group]
+    numbers[meeting.index][0] = mine
+    yield meeting.transport.all_gather(meeting.group, meeting.number, numbers[meeting.index], numbers)
+    return [int(number[0]) for number in numbers]
 
 
 def combine_rows(rows: Sequence[HostArray], reduce: Reduce, into: HostArray) -> None:

@@ -10,13 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from executor.exchange.buckets import Fragment, FusedBucket, ListedTensor
 from executor.exchange.codecs import Codec, Values
 from executor.exchange.progress import InOrder
-from executor.exchange.reduction import Meeting, all_reduce, all_reduce_encoded, broadcast, reduce_to_leader
+from executor.exchange.reduction import (
+    Meeting,
+    all_reduce,
+    all_reduce_encoded,
+    broadcast,
+    gather_numbers,
+    reduce_to_leader,
+)
 from executor.exchange.settings import ExchangeSettings
 from executor.exchange.tensors import CollectiveKind, dtype_called
 from executor.runtime.pieces import Requests
@@ -155,12 +163,9 @@ class CollectiveStreams:
     def _gathered(self, listed: ListedTensor, meeting: Meeting, contributors: int) -> Requests:
         key, tensor = listed.key, listed.tensor
         own = np.empty((0, *key.shape), dtype_called(key.dtype)) if tensor is None else tensor.array
-        rows = np.zeros((len(meeting.group), 1), np.int64)
-        rows[self._rank] = own.shape[0] if contributors >> self._rank & 1 else 0
-        yield meeting.transport.all_gather(meeting.group, meeting.number, rows[self._rank], list(rows))
-        whole = np.empty((int(rows.sum()), *key.shape), own.dtype)
-        ends = np.cumsum(rows[:, 0])
-        parts = [whole[end - count : end] for end, count in zip(ends, rows[:, 0], strict=True)]
+        rows = yield from gather_numbers(meeting, own.shape[0] if contributors >> self._rank & 1 else 0)
+        whole = np.empty((sum(rows), *key.shape), own.dtype)
+        parts = [whole[begin:end] for begin, end in pairwise(accumulate(rows, initial=0))]
         parts[self._rank][...] = own
         gathered = [part if part.size else None for part in parts]
         yield meeting.transport.all_gather(meeting.group, meeting.number, gathered[self._rank], gathered)
