@@ -249,7 +249,7 @@ class Agreement:
         lines = []
         for name, keys in sorted(wrong.items()):
             held = []
-            for key in keys:
+            for key in sorted(keys):
                 number = self.table.bits([key])
                 held.append(f"{key} on {_ranks([rank for rank, (has, _) in enumerate(census) if has & number])}")
             lines.append(f"tensor {name!r} is not the same on all ranks: {'; '.join(held)}")

@@ -162,7 +162,7 @@ def slow_stream(transport: Transport) -> Any:
 def main_loop(transport: Transport) -> Any:
     """B6 and B7: fused, cut, and in one order, whatever the order of the announcements."""
     found = {}
-    for label, fusion, fragment in (("fused", 2**20, 2**20), ("cut", 2**20, 512), ("apart", 64, 2**20)):
+    for label, fusion, fragment in (("fused", 2**20, 2**20), ("cut", 512, 512), ("apart", 64, 2**20)):
         settings = replace(PLAIN, fusion_bytes=fusion, fragment_bytes=fragment, cycle_s=0.1)
         exchange = GradientExchange(transport, settings)
         mine = tensors(transport.rank)
