@@ -9,29 +9,10 @@ import sys
 import time
 
 NAMES = (
-    *(
-        "admission",
-        "boxing-bytes",
-        "checkpoint-fuzz",
-        "checkpoint-kill",
-        "copies",
-        "disagreement",
-        "exchange",
-        "faults",
-    ),
-    *(
-        "fits",
-        "folding",
-        "forgeries",
-        "graph-mutants",
-        "hangs",
-        "joined",
-        "kill",
-        "layouts",
-        "makespan-bound",
-        "memory",
-    ),
-    *("mutants", "mutation", "oracle", "order", "program-fuzz", "rediscovery", "repeat", "solver", "transparency"),
+    *("admission", "boxing-bytes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement", "exchange"),
+    *("faults", "fits", "folding", "forgeries", "graph-mutants", "hangs", "joined", "kill", "layouts"),
+    *("makespan-bound", "memory", "mutants", "mutation", "oracle", "order", "program-fuzz", "rediscovery"),
+    *("repeat", "solver", "transparency"),
 )
 
 

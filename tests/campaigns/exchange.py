@@ -1,4 +1,4 @@
-"""Random exchanges under mpiexec with two to six ranks that announce in orders of their own: none hangs, none differs."""
+"""Random exchanges by two to six ranks that announce in orders of their own: none hangs, none ends in other bits."""
 
 from __future__ import annotations
 

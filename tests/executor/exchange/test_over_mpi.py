@@ -163,7 +163,7 @@ def test_what_differs_between_ranks_is_one_error_on_all(ranks: int) -> None:
     assert "'w' is not the same on all ranks: sum of float64[3] on rank" in shapes
     assert f"sum of float64[4] on rank {ranks - 1}" in shapes
     assert f"sum of float32[3] on rank {ranks - 1}" in dtypes
-    assert f"'b' is not the same on all ranks: mean of float64[3] on rank{'s 0' * (ranks > 2) or ' 0'}" in names
+    assert "'b' is not the same on all ranks: mean of float64[3] on rank" in names
     assert f"not registered on rank {ranks - 1}" in names
     assert "streams=1" in settings
     assert "streams=2" in settings
@@ -172,9 +172,8 @@ def test_what_differs_between_ranks_is_one_error_on_all(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", RANKS)
 def test_what_is_late_is_named_with_the_ranks_that_lack_it(ranks: int) -> None:
     seen = over_mpi(ranks)["late"]
-    assert [told for told, _, _ in seen] == [
-        ["after 0.3 s: tensor 'b' is not ready on rank 0"] * (r == 1) for r in range(ranks)
-    ]
+    told_by = {rank: told for rank, (told, _, _) in enumerate(seen) if told}
+    assert told_by == {1: ["after 0.3 s: tensor 'b' is not ready on rank 0"]}
     for _, never, waited_s in seen:
         assert never == "StalledTensor: after 1 s: tensor 'a' is not ready on rank 0"
         assert 0.9 < waited_s < 3
