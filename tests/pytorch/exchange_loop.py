@@ -24,7 +24,9 @@ BATCH = 8
 def net(seed: int) -> nn.Module:
     """A small net that falls fast, with a parameter that no rank uses."""
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(12, 48), nn.GELU(), nn.LayerNorm(48), nn.Linear(48, 48), nn.GELU(), nn.Linear(48, 5))
+    model = nn.Sequential(
+        nn.Linear(12, 48), nn.GELU(), nn.LayerNorm(48), nn.Linear(48, 48), nn.GELU(), nn.Linear(48, 5)
+    )
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
     return model
 
