@@ -16,6 +16,7 @@ from torch import nn
 
 import executor.exchange.horovod as hvd
 from executor.exchange.settings import ExchangeSettings
+from executor.runtime.transport.mpi import load_mpi
 
 STEPS = 20
 BATCH = 8
@@ -65,15 +66,13 @@ def by_exchange(rank: int) -> tuple[nn.Module, list[float], bool]:
 
 
 def by_ddp(rank: int, size: int, folder: Path) -> tuple[nn.Module, list[float]]:
-    """The same by PyTorch's own."""
+    """The same by PyTorch's own; the module is DDP's, which must not be freed: that hangs now and then."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's own name may lead nowhere
     store = torch.distributed.FileStore(str(folder / "store"), size)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
     model = net(seed=0)
     parallel = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-    losses = train(model, parallel, rank, torch.optim.Adam(model.parameters(), lr=0.01))
-    torch.distributed.destroy_process_group()
-    return model, losses
+    return parallel, train(model, parallel, rank, torch.optim.Adam(model.parameters(), lr=0.01))
 
 
 def main(folder: Path) -> None:
@@ -83,14 +82,16 @@ def main(folder: Path) -> None:
     ours, losses, same = by_exchange(hvd.rank())
     halves = torch.full((3,), 1.5 + hvd.rank(), dtype=torch.bfloat16)
     hvd.allreduce_(halves)
-    theirs, wanted = by_ddp(hvd.rank(), hvd.size(), folder)
+    rank, size = hvd.rank(), hvd.size()
+    hvd.shutdown()
+    theirs, wanted = by_ddp(rank, size, folder)
     pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
     far = max(float((mine - other).detach().abs().max()) for mine, other in pairs)
-    rank = hvd.rank()
-    hvd.shutdown()
     if rank == 0:
         found = {"losses": losses, "ddp": wanted, "parameters": far, "state": same, "halves": halves.tolist()}
         print(json.dumps(found), flush=True)
+    load_mpi().Finalize()
+    os._exit(0)
 
 
 if __name__ == "__main__":
