@@ -126,6 +126,10 @@ class Announcements:
         """Whether something was announced since the last round."""
         return self._news
 
+    def is_waiting(self) -> bool:
+        """Whether this rank has what others lack."""
+        return bool(self._waiting)
+
     def say(self, *, check_finite: bool) -> Said:
         """What to bring into a round that begins now."""
         with self.changed:

@@ -33,8 +33,12 @@ from strategy.sbp.sbp import Reduce
 
 _CONTROL = 900
 _FIRST_TAG = 1
-_SHORTEST_NAP_S = 2e-5
-_LONGEST_NAP_S = 1e-3
+_AWAKE_S = 0.02
+"""How long a transfer is looked at without a nap in between."""
+_BUSY_NAP_S = 1e-4
+_WAITING_NAP_S = 5e-4
+_IDLE_NAP_S = 4e-3
+"""Longest naps: while a transfer is under way, while others lack what is ready here, while nothing is ready here."""
 
 Callback = Callable[[HostArray], None]
 
@@ -254,9 +258,9 @@ class GradientExchange:
     def _work(self) -> None:
         announcements = self._announcements
         now: ActProgress | None = None
-        begun_s, nap_s = 0.0, _SHORTEST_NAP_S
+        begun_s, moved_s = 0.0, time.monotonic()
         while True:
-            before = self._doubling.messages, self._streams.started, announcements.steps_done
+            before = self._doubling.messages, self._streams.moved
             all_sent = self._streams.advance()
             if now is None and not self._agreement.has_ended:
                 due = announcements.has_news() and time.monotonic() - begun_s >= self.settings.cycle_s
@@ -268,14 +272,24 @@ class GradientExchange:
             if self._agreement.has_ended and now is None and all_sent:
                 break
             self._look_for_stalls()
-            busy = now is not None or not all_sent or announcements.has_news()
-            moved = before != (self._doubling.messages, self._streams.started, announcements.steps_done)
-            nap_s = _SHORTEST_NAP_S if moved else min(1.5 * nap_s, _LONGEST_NAP_S / (2 if busy else 1))
-            if busy:
-                time.sleep(nap_s)
+            if before != (self._doubling.messages, self._streams.moved):
+                moved_s = time.monotonic()
+            if now is not None or not all_sent:
+                self._give_way(time.monotonic() - moved_s)
             else:
-                announcements.wake.wait(nap_s)
+                announcements.wake.wait(self._idle_nap_s(time.monotonic() - moved_s))
         announcements.end()
+
+    def _give_way(self, waited_s: float) -> None:
+        """Between two looks at transfers, which MPI moves on only while they are looked at; at first without a nap."""
+        time.sleep(0 if waited_s < _AWAKE_S else _BUSY_NAP_S)
+
+    def _idle_nap_s(self, idle_s: float) -> float:
+        """How long to sleep where nothing is under way; news of this rank end the nap, messages are seen after it."""
+        if self._announcements.has_news():
+            return self.settings.cycle_s / 4
+        longest_s = _WAITING_NAP_S if self._announcements.is_waiting() else _IDLE_NAP_S
+        return min(longest_s, max(_BUSY_NAP_S, idle_s / 8))
 
     def _tell_step(self, step: int) -> None:
         for hook in self._step_hooks:

@@ -29,7 +29,8 @@ class PendingTensor:
     Args:
         key: what all ranks call it.
         array: its values here; an all-reduce and a broadcast put the result in their place.
-        callback: called with the result by the exchange's own thread, once, when the last fragment is there.
+        callback: called with the result by the exchange's own thread, once, when the last fragment is there; it may
+            announce, and must not wait.
         on_wait: called when somebody begins to wait for it.
     """
 
@@ -67,11 +68,6 @@ class PendingTensor:
         if self._error is not None:
             raise self._error
         return self.array
-
-    @property
-    def error(self) -> Exception | None:
-        """Why there is no result."""
-        return self._error
 
     def finish(self) -> None:
         """The result is there: tell."""

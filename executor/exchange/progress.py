@@ -18,6 +18,7 @@ class ActProgress:
         self._limit_s = limit_s
         self._waited: PendingTransfer | None = None
         self._since_s = time.monotonic()
+        self.moved = 0
 
     def advance(self) -> bool:
         """Go on as far as can be; whether the act is over.
@@ -39,6 +40,7 @@ class ActProgress:
                     )
                 return False
             self._waited = None
+            self.moved += 1
 
 
 class InOrder:
@@ -49,6 +51,12 @@ class InOrder:
         self._limit_s = limit_s
         self._acts: deque[Requests] = deque()
         self._now: ActProgress | None = None
+        self._moved_before = 0
+
+    @property
+    def moved(self) -> int:
+        """Transfers that are through."""
+        return self._moved_before + (0 if self._now is None else self._now.moved)
 
     def append(self, act: Requests) -> None:
         """Do this when all before it is done."""
@@ -63,4 +71,5 @@ class InOrder:
                 self._now = ActProgress(self._acts.popleft(), self._rank, self._limit_s)
             if not self._now.advance():
                 return False
+            self._moved_before += self._now.moved
             self._now = None

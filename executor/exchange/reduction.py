@@ -34,32 +34,40 @@ class Meeting:
         return self.group.index(self.transport.rank)
 
 
-def all_reduce(meeting: Meeting, buffer: HostArray, reduce: Reduce, contributing: Sequence[bool]) -> Requests:
-    """Combine a flat buffer with those of the group's contributing ranks, in place. Halves are added in float32."""
+def all_reduce(
+    meeting: Meeting, buffer: HostArray, reduce: Reduce, contributing: Sequence[bool], divisor: int = 1
+) -> Requests:
+    """Combine a flat buffer with those of the group's contributing ranks, in place, and divide it."""
     parts = [buffer[begin:end] for begin, end in part_bounds(buffer.size, len(meeting.group))]
     own = parts[meeting.index]
     heard = np.empty((len(parts), own.size), buffer.dtype)
     receive = [_something(row) for row in heard]
     yield meeting.transport.exchange(meeting.group, meeting.number, list(map(_something, parts)), receive)
-    combine_rows([row for row, counts in zip(heard, contributing, strict=True) if counts], reduce, own)
+    combine_rows([row for row, counts in zip(heard, contributing, strict=True) if counts], reduce, own, divisor)
     gathered = list(map(_something, parts))
     yield meeting.transport.all_gather(meeting.group, meeting.number, gathered[meeting.index], gathered)
 
 
 def all_reduce_encoded(
-    meeting: Meeting, buffer: Values, codec: Codec, contributing: Sequence[bool], residual: Values | None
+    meeting: Meeting,
+    buffer: Values,
+    codec: Codec,
+    contributing: Sequence[bool],
+    divisor: int,
+    residual: Values | None,
 ) -> Requests:
-    """Sum a flat buffer of float32 in place, encoded on its way.
+    """Sum a flat buffer of float32 in place, encoded on its way, and divide it.
 
     Args:
         meeting: who.
         buffer: shape [count].
         codec: by what.
         contributing: whose values count, by the group's order.
+        divisor: of the sum.
         residual: shape [count]; what earlier blocks lost, and afterwards what this one has; None keeps none.
     """
     if codec.is_allreducible:
-        yield from _by_parts(meeting, buffer, codec, contributing)
+        yield from _by_parts(meeting, buffer, codec, contributing, divisor)
         return
     if residual is not None:
         buffer += residual
@@ -69,10 +77,10 @@ def all_reduce_encoded(
     heard: list[HostArray] = [np.empty_like(block) for _ in meeting.group]
     heard[meeting.index] = block
     yield meeting.transport.all_gather(meeting.group, meeting.number, block, heard)
-    _sum_decoded(codec, heard, contributing, buffer)
+    _sum_decoded(codec, heard, contributing, buffer, divisor)
 
 
-def _by_parts(meeting: Meeting, buffer: Values, codec: Codec, contributing: Sequence[bool]) -> Requests:
+def _by_parts(meeting: Meeting, buffer: Values, codec: Codec, contributing: Sequence[bool], divisor: int) -> Requests:
     parts = [buffer[begin:end] for begin, end in part_bounds(buffer.size, len(meeting.group))]
     own = parts[meeting.index]
     blocks: list[HostArray] = [codec.encode(part) for part in parts]
@@ -82,16 +90,18 @@ def _by_parts(meeting: Meeting, buffer: Values, codec: Codec, contributing: Sequ
     heard = np.empty((len(parts), codec.nbytes(own.size)), np.uint8)
     yield meeting.transport.exchange(meeting.group, meeting.number, send, list(heard))
     total = np.empty(own.size, np.float32)
-    _sum_decoded(codec, list(heard), contributing, total)
+    _sum_decoded(codec, list(heard), contributing, total, divisor)
     send[meeting.index][:] = codec.encode(total)
     yield meeting.transport.all_gather(meeting.group, meeting.number, send[meeting.index], send)
     for part, block in zip(parts, send, strict=True):
         part[:] = codec.decode(block, part.size)
 
 
-def _sum_decoded(codec: Codec, blocks: Sequence[Encoded], contributing: Sequence[bool], into: Values) -> None:
+def _sum_decoded(
+    codec: Codec, blocks: Sequence[Encoded], contributing: Sequence[bool], into: Values, divisor: int
+) -> None:
     rows = [codec.decode(block, into.size) for block, counts in zip(blocks, contributing, strict=True) if counts]
-    combine_rows(rows, Reduce.SUM, into)
+    combine_rows(rows, Reduce.SUM, into, divisor)
 
 
 def reduce_to_leader(meeting: Meeting, buffer: HostArray, reduce: Reduce, contributing: Sequence[bool]) -> Requests:
@@ -124,8 +134,8 @@ def gather_numbers(meeting: Meeting, mine: int) -> Generator[PendingTransfer, No
     return [int(number[0]) for number in numbers]
 
 
-def combine_rows(rows: Sequence[HostArray], reduce: Reduce, into: HostArray) -> None:
-    """Combine rows in their order; halves in float32. Without rows there is nothing to combine, and zeros are left."""
+def combine_rows(rows: Sequence[HostArray], reduce: Reduce, into: HostArray, divisor: int = 1) -> None:
+    """Combine rows in their order, halves in float32, and divide the result; without rows it is zeros."""
     if not rows:
         into[...] = 0
         return
@@ -133,6 +143,8 @@ def combine_rows(rows: Sequence[HostArray], reduce: Reduce, into: HostArray) -> 
     total = rows[0].astype(wide)
     for row in rows[1:]:
         _UFUNC[reduce](total, row.astype(wide, copy=False), out=total)
+    if divisor > 1:
+        total /= total.dtype.type(divisor)
     into[...] = total.astype(into.dtype, copy=False)
 
 

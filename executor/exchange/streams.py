@@ -98,6 +98,11 @@ class CollectiveStreams:
         """Go on with all streams as far as can be; whether nothing is left."""
         return all([queue.advance() for queue in (*self._queues, *self._lower_queues)])
 
+    @property
+    def moved(self) -> int:
+        """Transfers that are through."""
+        return sum(queue.moved for queue in (*self._queues, *self._lower_queues))
+
     def _next_stream(self) -> int:
         self.started += 1
         return (self.started - 1) % self.streams
@@ -121,11 +126,12 @@ class CollectiveStreams:
         self._unpack(bucket, buffer)
 
     def _all_reduced(self, meeting: Meeting, bucket: FusedBucket, buffer: HostArray, counts: list[bool]) -> Requests:
+        divisor = bucket.contributors.bit_count() if bucket.key.mean else 1
         if self._codec is None or bucket.key.dtype != "float32" or bucket.key.reduce is not Reduce.SUM:
-            yield from all_reduce(meeting, buffer, bucket.key.reduce, counts)
+            yield from all_reduce(meeting, buffer, bucket.key.reduce, counts, divisor)
             return
         residual = self._residual(bucket, self._codec)
-        yield from all_reduce_encoded(meeting, buffer, self._codec, counts, residual)
+        yield from all_reduce_encoded(meeting, buffer, self._codec, counts, divisor, residual)
         if residual is not None:
             for fragment, begin, end in _offsets(bucket):
                 kept = self._residuals[fragment.listed.key.name]
@@ -143,15 +149,13 @@ class CollectiveStreams:
         return residual
 
     def _packed(self, bucket: FusedBucket) -> HostArray:
-        buffer = np.zeros(bucket.count, dtype_called(bucket.key.dtype))
+        buffer = np.empty(bucket.count, dtype_called(bucket.key.dtype))
         for fragment, begin, end in _offsets(bucket):
-            if fragment.listed.tensor is not None:
-                buffer[begin:end] = fragment.listed.tensor.array.reshape(-1)[fragment.begin : fragment.end]
+            tensor = fragment.listed.tensor
+            buffer[begin:end] = 0 if tensor is None else tensor.array.reshape(-1)[fragment.begin : fragment.end]
         return buffer
 
     def _unpack(self, bucket: FusedBucket, buffer: HostArray) -> None:
-        if bucket.key.mean:
-            buffer /= buffer.dtype.type(bucket.contributors.bit_count())
         for fragment, begin, end in _offsets(bucket):
             listed = fragment.listed
             if listed.tensor is not None:

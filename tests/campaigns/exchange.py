@@ -19,7 +19,7 @@ def run(cases: int, seed: int) -> Outcome:
     for number, first in enumerate(range(0, cases, BATCH)):
         count, ranks = min(BATCH, cases - first), RANKS[number % len(RANKS)]
         try:
-            told = run_ranks(ranks, "tests.mpi.exchange_cases", str(count), str(seed + first), timeout_s=300)
+            told = run_ranks(ranks, "tests.mpi.random_exchanges", str(count), str(seed + first), timeout_s=300)
         except AssertionError as error:  # a rank says what is wrong, or the job does not end
             outcome.cases += count
             outcome.failures.append(f"job {number} of {ranks} ranks: {error}")

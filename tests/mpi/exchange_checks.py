@@ -77,7 +77,7 @@ def registration(transport: Transport) -> Any:
     exchange.register(backwards, mean=False)
     said = [
         error_of(lambda: exchange.register({"large": mine["large"]})),
-        error_of(lambda: exchange.announce("larg", mine["large"])),
+        error_of(lambda: exchange.announce("lage", mine["large"])),
         error_of(lambda: exchange.announce("large", mine["large"][:-1].copy())),
     ]
     one_step(exchange, mine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from executor.exchange.buckets import Fuser, FusedBucket, ListedTensor
+from executor.exchange.buckets import FusedBucket, Fuser, ListedTensor
 from executor.exchange.tensors import CollectiveKind, TensorKey
 
 

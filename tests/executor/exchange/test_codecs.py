@@ -35,7 +35,8 @@ def test_halves_without_a_scale_would_be_lost() -> None:
     values = np.array([1e-9, 3e7], np.float32)
     for one in values:
         assert Float16().decode(Float16().encode(values[values == one]), 1)[0] == pytest.approx(one, rel=1e-3)
-        assert np.float16(one) in (0, np.inf)
+        with np.errstate(over="ignore"):
+            assert np.float16(one) in (0, np.inf)
 
 
 @pytest.mark.parametrize("codec", ALL, ids=repr)

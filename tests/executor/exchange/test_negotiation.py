@@ -12,6 +12,7 @@ import pytest
 from executor.exchange.negotiation import Asking, ReadyBits, RecursiveDoubling, message_nbytes
 from executor.exchange.progress import ActProgress
 from executor.exchange.tuning import FusionTuner
+from executor.runtime.pieces import Requests
 from executor.runtime.transport.loopback import LoopbackHub
 
 
@@ -49,7 +50,7 @@ def test_b11_all_know_all_after_the_least_number_of_messages(ranks: int) -> None
         while rank and not end.has_begun():
             pass
 
-        def act():  # type: ignore[no-untyped-def]
+        def act() -> Requests:
             found[rank] = yield from end.combine(bits[rank])
 
         progress = ActProgress(act(), rank, 10.0)

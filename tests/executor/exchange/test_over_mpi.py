@@ -41,7 +41,7 @@ def alike(of_ranks: list[Any]) -> Any:
 def test_b3_names_are_registered_once_and_by_all(ranks: int) -> None:
     (twice, unknown, other), _, right = alike(over_mpi(ranks)["registration"])
     assert "'large': is registered already" in twice
-    assert "'larg': was never registered; did you mean 'large'?" in unknown
+    assert "'lage': was never registered; did you mean 'large'?" in unknown
     assert "got 'float32[999]', expected float32[1000]" in other
     assert right
 

@@ -1,4 +1,4 @@
-"""Random exchanges by real ranks: `mpiexec -n N python -m mpi4py -m tests.mpi.exchange_cases CASES SEED`.
+"""Random exchanges by real ranks: `mpiexec -n N python -m mpi4py -m tests.mpi.random_exchanges CASES SEED`.
 
 Settings, tensors, dtypes and codecs are drawn alike on all ranks; the order of announcements, the pauses between them,
 what is asked for besides, and how many steps a rank has are its own. Rank 0 prints what each case exercised and found.
