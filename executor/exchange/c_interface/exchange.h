@@ -1,6 +1,7 @@
 /* The gradient exchange for C: one process is one rank, started by mpiexec.
  *
- * Every call gives 0 or more when it went well, and -1 when it did not; what was wrong is on stderr then.
+ * Every call gives 0 or more when it went well. What is wrong is told on stderr: where MPI runs, from exchange_init on,
+ * it ends all ranks, as an exception in Python does; before that, and in a process alone, the call gives -1.
  * The library runs Python inside, and is called by one thread at a time.
  */
 #ifndef SBPLAN_EXCHANGE_H
