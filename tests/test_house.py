@@ -424,10 +424,15 @@ STARTS = (
     "executor.frontend.graph",
     "executor.frontend.global_tensor",
     "experiments.best_plan",
+    "executor.exchange.horovod",
+    *("executor.exchange.c_interface", "executor.exchange.c_interface.calls"),
 )
-"""The command, the front end, and the search that programs pass to it."""
-RUN = ("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks")
-"""With `python -m`, by `make` and by the demo."""
+"""The command, the front end, the search that programs pass to it, the exchange of a loop of one's own, and C's."""
+RUN = (
+    *("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks"),
+    "executor.exchange.c_interface.build",
+)
+"""With `python -m`, by `make`, by the demo and by who writes C."""
 PROOF = ("simulator.reference",)
 """What a compiled engine is proved equal to; its tests run it."""
 TIMED = ("experiments.simulator_bench",)

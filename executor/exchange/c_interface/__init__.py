@@ -1,0 +1,1 @@
+"""c_interface: the exchange for programs that are not in Python."""
