@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
+COUNTS = (
+    *("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size"),
+    "exchange_streams",
+)
 WORDS = ("schedule", "recompute", "offload", "context")
 PATTERNS = ("recompute_values", "offload_values", "tiled")
 ORDER = "order"
@@ -104,11 +107,13 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "zero_stage", "zero_owner", *WORDS, *PATTERNS, ORDER)
+    known = (*COUNTS, "bucket_bytes", "zero_stage", "zero_owner", *WORDS, *PATTERNS, ORDER)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
         return _whole(value, f"{where} {key}", at_least=1)
+    if key == "bucket_bytes":
+        return _whole(value, f"{where} {key}", at_least=0)
     if key == "zero_stage":
         return _whole(value, f"{where} {key}", at_least=0, at_most=LARGEST_ZERO_STAGE)
     if key == "zero_owner":

@@ -22,7 +22,7 @@ from strategy.base.errors import PlanError
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
 from strategy.graph.ops.traits import Movement
-from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
+from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask, neighbours
 from strategy.program.protocol import rendezvous_members
 from strategy.sbp.placement import Space
 from strategy.sbp.ragged import Rows
@@ -80,6 +80,9 @@ class ActBinder:
                 return self._op(index, actor, task, reads + writes)
             case LoadTask() as task:
                 return self._loader(task, writes)
+            case BoxingTask() as task if len(actor.reads) > 1:
+                joined = ([self._registers.joined(row)] for row in neighbours(actor))
+                return self._boxing(index, actor, task, *joined)
             case BoxingTask() | TransferTask() as task:
                 return self._boxing(index, actor, task, reads, writes)
             case None:

@@ -7,7 +7,7 @@ Every tensor becomes a register on each rank of its stage, every action an actor
     intra        collectives inside nodes that a layer waits for, where they overlap
     inter        the same between nodes
     intra data   gathers of parameters and exchanges of gradients inside nodes, where they overlap
-    inter data   the same between nodes
+    inter data   the same between nodes; `inter data 1` and so on, where exchanges go round over several streams
     d2h, h2d     copies to the host and back, where they overlap
     0>1          transfers from one stage to another
     load         inputs; dynamic
@@ -27,12 +27,13 @@ where it has none, all that it sends, for of some rank all of it goes to a neigh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import PlanError
+from strategy.base.errors import InternalError, PlanError
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.comm.hierarchical import meets_inside, nodes_of
@@ -47,6 +48,7 @@ from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
 from strategy.layout.overlapped import is_overlapped
+from strategy.lowering.exchange_buckets import in_buckets
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import allocated
 from strategy.lowering.stage_order import stage_order
@@ -104,7 +106,8 @@ def lower_priced(
         OutOfTimeError: the budget was over before it was done.
     """
     graph, layout, pipeline, cost = priced.graph, priced.layout, priced.pipeline, priced.cost
-    arrangement, features = priced.arrangement, priced.features
+    exchanged = in_buckets(priced)
+    arrangement, features = exchanged.arrangement, exchanged.features
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
     folded = None
     mixed = any(len(cost.cluster.groups_of(placement.devices)) > 1 for placement in layout.stages.placements)
@@ -266,7 +269,8 @@ class _Lowering:
             return "compute"
         value = self.arrangement.tensors[action.writes[0]].value
         data = not action.op and is_overlapped(self.graph, value, action.rate, action.phase)
-        return f"{features.level} data" if data else features.level
+        number = action.turn % self.pipeline.exchange_streams
+        return f"{features.level} data{f' {number}' if number else ''}" if data else features.level
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
         there, rate = self.ports, action.rate
@@ -314,6 +318,8 @@ class _Lowering:
                 in_place=op_definition(op.kind).in_place,
             )
         target = self.arrangement.tensors[action.writes[0]]
+        if action.members:
+            return self._bucket_task(action, features, rank)
         if action.step is None:
             return self._load_task(target, self.box_of[action.writes[0], rank], rank)
         source = self.arrangement.tensors[action.reads[0]]
@@ -324,6 +330,18 @@ class _Lowering:
             task = boxing_task(spec, source.layout, action.step, placement, rank)
             task = replace(task, nodes=nodes_of(self.cost.cluster, task.group)) if features.parts else task
             self.boxed[key] = task
+        return self.boxed[key]
+
+    def _bucket_task(self, action: Action, features: Features, rank: int) -> BoxingTask:
+        """All members as one flat tensor: they lie next to each other, and all ranks that meet hold as much."""
+        first = self._task(action.members[0], features, rank)
+        if not isinstance(first, BoxingTask):
+            raise InternalError(f"{action.name} is no collective")
+        size = sum(math.prod(box_shape(self.box_of[tensor, rank])) for tensor in action.reads)
+        key = first.group, first.reduce, size, bool(features.parts)
+        if key not in self.boxed:
+            boxes = (((0, size),),) * len(first.group)
+            self.boxed[key] = replace(first, source_boxes=boxes, target_boxes=boxes)
         return self.boxed[key]
 
     def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:

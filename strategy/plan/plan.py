@@ -91,7 +91,14 @@ class Plan:
     def pipeline(self) -> Pipeline:
         """Micro-batches and schedule."""
         config, count = self.config, self.training.num_micro_batches
-        return Pipeline(count, config.schedule, self.cluster.overlaps, config.virtual_stages)
+        return Pipeline(
+            count,
+            config.schedule,
+            self.cluster.overlaps,
+            config.virtual_stages,
+            config.bucket_bytes,
+            config.exchange_streams,
+        )
 
     @cached_property
     def priced(self) -> Priced:
@@ -175,8 +182,11 @@ def _training_document(training: Training) -> dict[str, Any]:
 
 
 def config_document(config: PlanConfig) -> dict[str, Any]:
-    """A configuration as JSON values; runs and the order of stages only where they say something."""
-    return _without_empty(dataclasses.asdict(config), "runs", "stage_order", "strides")
+    """A configuration as JSON values; runs, the order of stages and the exchange only where they say something."""
+    found = _without_empty(dataclasses.asdict(config), "runs", "stage_order", "strides", "bucket_bytes")
+    if not config.bucket_bytes:
+        del found["exchange_streams"]
+    return found
 
 
 def _without_empty(record: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -376,7 +386,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
-    config = {"runs": [], "stage_order": [], "strides": [], **reader.mapping(found["config"], "config")}
+    unsaid = {"runs": [], "stage_order": [], "strides": [], "bucket_bytes": 0, "exchange_streams": 1}
+    config = {**unsaid, **reader.mapping(found["config"], "config")}
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
     return Plan(
         model_name=str(name),

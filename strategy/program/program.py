@@ -218,6 +218,13 @@ class Actor:
     task: Task | None = None
 
 
+def neighbours(actor: Actor) -> tuple[tuple[int, ...], ...]:
+    """Rows of registers whose blocks lie next to each other: those that a collective takes as one, before and after."""
+    if not isinstance(actor.task, BoxingTask) or len(actor.reads) < 2:
+        return ()
+    return tuple(tuple(port.register for port in ports) for ports in (actor.reads, actor.writes))
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Acts of one rank that happen one after another.
