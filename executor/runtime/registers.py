@@ -38,7 +38,9 @@ class Registers:
         self._allocated = {
             space: pool_nbytes([register for register in mine if register.space is space]) for space in Space
         }
-        self._pools = pools = {space: _allocated(nbytes, kernels, space, zero=False) for space, nbytes in self._allocated.items()}
+        self._pools = pools = {
+            space: _allocated(nbytes, kernels, space, zero=False) for space, nbytes in self._allocated.items()
+        }
         for index, register in enumerate(program.registers):
             if register.rank != rank:
                 self._blocks.append(())

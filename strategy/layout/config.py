@@ -156,8 +156,8 @@ class PlanConfig:
         if self.tiled != ("*",) and self.tiles == 1:
             raise InputError("nothing is cut", where="config: tiled", got="tiles 1", hint="set tiles too")
         if self.bucket_bytes < 0 or self.exchange_streams < 1:
-            where, got = "config: bucket_bytes, exchange_streams", (self.bucket_bytes, self.exchange_streams)
-            raise InputError("not possible", where=where, got=got, expected="at least 0, and at least 1")
+            where, found = "config: bucket_bytes, exchange_streams", (self.bucket_bytes, self.exchange_streams)
+            raise InputError("not possible", where=where, got=found, expected="at least 0, and at least 1")
         if self.exchange_streams > 1 and not self.bucket_bytes:
             got, hint = f"exchange_streams {self.exchange_streams}", "set bucket_bytes too"
             raise InputError("no buckets to go round", where="config: exchange_streams", got=got, hint=hint)

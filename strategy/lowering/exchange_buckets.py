@@ -7,17 +7,19 @@ it larger than `bucket_bytes`. One that is larger by itself goes alone.
     compute     | dw 4 | dw 3 | dw 2 | dw 1 |                     each by itself      exchange  e4  e3  e2  e1
     exchange           | e4 + e3     | e2 + e1 |                  in buckets of two
 
-Packing is free: members are registers that lie next to each other in the memory of the rank (`memory`), and the
-collective takes the memory of all of them as one flat tensor. Its sum is that of every element over the ranks in their
-order, wherever the element lies; so that buckets change no bit.
+Packing is free: members are registers that lie next to each other in the memory of the rank (`neighbours`), and an
+all-reduce takes the memory of all of them as one flat tensor. A reduce-scatter (ZeRO) gives each rank its pieces of all
+members, which do not lie together in tensors that lie one after another: they are copied together, and arrive in
+registers that lie next to each other. What is summed up are the terms of every element over the ranks in their order,
+wherever the element lies; so that buckets change no bit.
 
 What takes the result of an exchange in a chunk (a sum over micro-batches) follows the bucket instead of its member. Of
 what is exchanged once per step, which in a stage's order stands right before the update that wants it, all that is
 there goes ahead of the first update.
 
-All-reduces are fused whose ranks, dtype and reduction are one. What is left alone: reduce-scatters and gathers of
-ZeRO, for the pieces of a rank do not lie together in tensors that lie one after another (that would have to be packed);
-tensors in several blocks, ragged ones and those of owners; and the further steps of an exchange of several.
+Members of a bucket have one kind of collective, ranks, dtype and reduction. What is left alone: gathers of parameters,
+which are no gradients; tensors in several blocks, ragged ones and those of owners (each is wanted by one rank only, so
+that there is nothing to share); and the further steps of an exchange of several.
 
 Horovod (Sergeev and Del Balso 2018, arXiv:1802.05799, section 4) calls this tensor fusion, PyTorch (Li et al. 2020,
 arXiv:2006.15704, section 3.2.3) gradient bucketing.
@@ -25,11 +27,13 @@ arXiv:2006.15704, section 3.2.3) gradient bucketing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from strategy.base.errors import present
 from strategy.comm.boxing import BoxingStep
+from strategy.comm.hierarchical import box_size
 from strategy.cost.cost import largest_nbytes
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase, Role
@@ -37,10 +41,10 @@ from strategy.layout.arrangement import Action, Arrangement
 from strategy.layout.gradient_exchange import exchanged, takers
 from strategy.layout.objective import Priced
 from strategy.layout.overlapped import is_overlapped
-from strategy.program.program import ActKind
+from strategy.program.program import ActKind, BoxingTask
 from strategy.sbp.placement import Space
-from strategy.sbp.sbp import B, NdSbp, Owner
-from strategy.sbp.tensor import TensorSpec
+from strategy.sbp.sbp import B, NdSbp, Owner, Split
+from strategy.sbp.tensor import Box, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ def bucketable_bytes(priced: Priced) -> tuple[int, ...]:
     )
 
 
+KINDS = (ActKind.ALL_REDUCE, ActKind.REDUCE_SCATTER)
+"""The collectives that gradients are exchanged by."""
 Key = Hashable
 """What members of a bucket have in common."""
 Pair = tuple[Action, Features]
@@ -88,7 +94,7 @@ class _Candidates:
         self.first_of: dict[int, int] = {}
         """Tensor -> the exchange that reads it first."""
         for index, action in enumerate(actions):
-            if action.kind is ActKind.ALL_REDUCE:
+            if action.kind in KINDS:
                 self.first_of.setdefault(action.reads[0], index)
         self.reduced = {a.writes[0] for a in actions if a.step is not None and a.kind.is_communication}
         """What communication has written: reading that is a further step."""
@@ -96,7 +102,7 @@ class _Candidates:
 
     def key(self, index: int, action: Action) -> Key | None:
         """Equal of those that may share a bucket; None of what goes alone."""
-        if action.kind is not ActKind.ALL_REDUCE or action.step is None:
+        if action.kind not in KINDS or action.step is None:
             return None
         source, target = (self.arrangement.tensors[tensor] for tensor in (action.reads[0], action.writes[0]))
         value = self.graph.values[target.value]
@@ -107,13 +113,13 @@ class _Candidates:
             return None
         if value.spec.ragged is not None or value.space is not Space.DEVICE or value.role is Role.VARIABLE:
             return None
-        if any(isinstance(sbp, Owner) for sbp in source.layout):
+        if any(isinstance(sbp, Owner) for sbp in (*source.layout, *target.layout)):
             return None
         terms = tuple(source.layout[axis] for axis in action.step.axes)
         beside = is_overlapped(self.graph, target.value, action.rate, action.phase)
         waits = action.reads[0] in self.of_update
         when = action.stage, action.phase, action.lap, action.rate, waits, beside
-        return when, action.step.axes, terms, value.spec.dtype
+        return when, action.kind, action.step.axes, terms, value.spec.dtype
 
     def nbytes(self, action: Action) -> int:
         """Of an exchange, on the rank that holds most."""
@@ -252,5 +258,21 @@ class _Buckets:
 
 def _flat(step: BoxingStep, source: NdSbp) -> tuple[BoxingStep, NdSbp]:
     """The step of an exchange on the memory of its members as one flat tensor, and that tensor's layout before it."""
-    flat = tuple(sbp if axis in step.axes else B for axis, sbp in enumerate(source))
-    return BoxingStep(step.kind, step.axes, (B,) * len(source)), flat
+    shared = B if step.kind is ActKind.ALL_REDUCE else Split(0)
+    before, after = (
+        tuple(sbp if axis in step.axes else B for axis, sbp in enumerate(layout))
+        for layout in (source, (shared,) * len(source))
+    )
+    return BoxingStep(step.kind, step.axes, after), before
+
+
+def flat_task(kind: ActKind, members: Sequence[BoxingTask]) -> BoxingTask:
+    """One rank's part in the exchange of members as one flat tensor, of which all ranks that meet hold as much."""
+    first, me = members[0], range(len(members[0].group))
+    size = sum(box_size(member.source_boxes[0]) for member in members)
+    whole: tuple[Box, ...] = (((0, size),),) * len(me)
+    if kind is ActKind.ALL_REDUCE:
+        return replace(first, source_boxes=whole, target_boxes=whole)
+    ends = itertools.accumulate((sum(box_size(m.target_boxes[i]) for m in members) for i in me), initial=0)
+    cuts: tuple[Box, ...] = tuple((cut,) for cut in itertools.pairwise(ends))
+    return replace(first, source_boxes=whole, target_boxes=cuts, members=tuple(members))

@@ -27,13 +27,12 @@ where it has none, all that it sends, for of some rank all of it goes to a neigh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import InternalError, PlanError
+from strategy.base.errors import PlanError
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.comm.hierarchical import meets_inside, nodes_of
@@ -48,7 +47,7 @@ from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
 from strategy.layout.overlapped import is_overlapped
-from strategy.lowering.exchange_buckets import in_buckets
+from strategy.lowering.exchange_buckets import flat_task, in_buckets
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import allocated
 from strategy.lowering.stage_order import stage_order
@@ -333,16 +332,9 @@ class _Lowering:
         return self.boxed[key]
 
     def _bucket_task(self, action: Action, features: Features, rank: int) -> BoxingTask:
-        """All members as one flat tensor: they lie next to each other, and all ranks that meet hold as much."""
-        first = self._task(action.members[0], features, rank)
-        if not isinstance(first, BoxingTask):
-            raise InternalError(f"{action.name} is no collective")
-        size = sum(math.prod(box_shape(self.box_of[tensor, rank])) for tensor in action.reads)
-        key = first.group, first.reduce, size, bool(features.parts)
-        if key not in self.boxed:
-            boxes = (((0, size),),) * len(first.group)
-            self.boxed[key] = replace(first, source_boxes=boxes, target_boxes=boxes)
-        return self.boxed[key]
+        """All members as one flat tensor."""
+        found = (self._task(member, features, rank) for member in action.members)
+        return flat_task(action.kind, [task for task in found if isinstance(task, BoxingTask)])
 
     def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:
         """Of an input that is wanted as terms, the first rank of every partial axis holds the whole."""

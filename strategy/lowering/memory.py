@@ -2,8 +2,8 @@
 
 In the memory of its device, and likewise in that of its host, a rank holds *state* (registers that begin with a
 piece), every block of it by itself, and one *pool* for the rest, in which blocks share places over time (`occupancy`,
-`arena`); those that a collective takes together lie in one piece (`neighbours`). The plan's peak is what the executor allocates, to the byte: registers only. Scratch space of kernels and the
-process itself are not in it.
+`arena`); those that a collective takes as one lie in one piece (`neighbours`). The plan's peak is what the executor
+allocates, to the byte: registers only. Scratch space of kernels and the process itself are not in it.
 """
 
 from __future__ import annotations
