@@ -264,7 +264,8 @@ class _Lowering:
         if action.kind is ActKind.COPY and self.pipeline.overlaps:
             cost = op_definition(self.graph.by_name[action.op].kind).cost
             return "d2h" if cost == Movement(Space.HOST) else "h2d"
-        if not (action.kind.is_communication and self.pipeline.overlaps):
+        beside = self.pipeline.overlaps and self.cost.cluster.overlaps_on(features.level)
+        if not (action.kind.is_communication and beside):
             return "compute"
         value = self.arrangement.tensors[action.writes[0]].value
         data = not action.op and is_overlapped(self.graph, value, action.rate, action.phase)

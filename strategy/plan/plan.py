@@ -48,7 +48,6 @@ FORMAT = 3
 UNLIMITED = "inf"
 """`max_norm` where nothing is clipped."""
 INPUTS = ("model", "training", "cluster", "calibration")
-_OF_A_GROUP: tuple[tuple[str, type[Any]], ...] = (("device", Device), ("intra", Link))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
         "format": FORMAT,
         "model": _model_document(plan),
         "training": _training_document(plan.training),
-        "cluster": _without_empty(dataclasses.asdict(plan.cluster), "groups"),
+        "cluster": _cluster_document(plan.cluster),
         "calibration": {
             "act_overhead_s": plan.cost.act_overhead_s,
             "coefficients": _coefficients_document(plan.cost.coefficients),
@@ -167,6 +166,15 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
     found["inputs_hash"] = digest({key: found[key] for key in INPUTS})
     if with_hash:
         found["plan_hash"] = plan.plan_hash
+    return found
+
+
+def _cluster_document(cluster: Cluster) -> dict[str, Any]:
+    """Groups, and whether links overlap, only where they say something."""
+    found = _without_empty(dataclasses.asdict(cluster), "groups")
+    for link in (found["intra"], found["inter"], *(group["intra"] for group in found.get("groups", ()))):
+        if link["overlaps"] is None:
+            del link["overlaps"]
     return found
 
 
@@ -278,9 +286,9 @@ class _Reader:
             return self.integers(value, key)
         if annotation == "tuple[float, ...]":
             return self.figures(value, key)
-        if annotation == "float | None" and value is None:
+        if annotation.endswith(" | None") and value is None:
             return None
-        annotation = "float" if annotation == "float | None" else annotation
+        annotation = annotation.removesuffix(" | None")
         kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
         wanted = kinds.get(annotation)
         boolean = isinstance(value, bool) and annotation != "bool"
@@ -289,6 +297,11 @@ class _Reader:
         if wanted == (int,) and abs(value) > LARGEST:
             raise PlanError("a number out of range", where=f"{self.path}: {key}", expected="64 bits")
         return float(value) if annotation == "float" else value
+
+    def link(self, value: Any, key: str) -> Link:
+        """A level of the network."""
+        found: Link = self.record(Link, {"overlaps": None, **self.mapping(value, key)}, key)
+        return found
 
     def integer(self, value: Any, key: str) -> int:
         """A whole number of 64 bits."""
@@ -365,8 +378,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     cluster = {"groups": [], **reader.mapping(found["cluster"], "cluster")}
     parts: dict[str, Any] = {
         "device": reader.record(Device, cluster["device"], "cluster.device"),
-        "intra": reader.record(Link, cluster["intra"], "cluster.intra"),
-        "inter": reader.record(Link, cluster["inter"], "cluster.inter"),
+        "intra": reader.link(cluster["intra"], "cluster.intra"),
+        "inter": reader.link(cluster["inter"], "cluster.inter"),
     }
     if cluster["host"] is not None:
         parts["host"] = reader.record(Host, cluster["host"], "cluster.host")
@@ -449,7 +462,10 @@ def _coefficients_document(coefficients: Mapping[CostKey, Coefficients]) -> dict
 def _group_of(reader: _Reader, content: Any, key: str) -> AlikeNodes:
     """One of several groups of nodes."""
     group = reader.mapping(content, key)
-    parts: dict[str, Any] = {name: reader.record(kind, group[name], f"{key}.{name}") for name, kind in _OF_A_GROUP}
+    parts: dict[str, Any] = {
+        "device": reader.record(Device, group["device"], f"{key}.device"),
+        "intra": reader.link(group["intra"], f"{key}.intra"),
+    }
     if group["host"] is not None:
         parts["host"] = reader.record(Host, group["host"], f"{key}.host")
     for name, part in parts.items():
