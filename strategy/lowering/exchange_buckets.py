@@ -92,9 +92,9 @@ class _Candidates:
         self.gradients = exchanged(priced.graph)
         actions = priced.arrangement.actions
         self.first_of: dict[int, int] = {}
-        """Tensor -> the exchange that reads it first."""
+        """Tensor -> the all-reduce that reads it first: it lies in one row only."""
         for index, action in enumerate(actions):
-            if action.kind in KINDS:
+            if action.kind is ActKind.ALL_REDUCE:
                 self.first_of.setdefault(action.reads[0], index)
         self.reduced = {a.writes[0] for a in actions if a.step is not None and a.kind.is_communication}
         """What communication has written: reading that is a further step."""
@@ -106,8 +106,9 @@ class _Candidates:
             return None
         source, target = (self.arrangement.tensors[tensor] for tensor in (action.reads[0], action.writes[0]))
         value = self.graph.values[target.value]
-        late = action.phase is Phase.UPDATE
-        if not (late or target.value in self.gradients) or self.first_of[action.reads[0]] != index:
+        if not (action.phase is Phase.UPDATE or target.value in self.gradients):
+            return None
+        if action.kind is ActKind.ALL_REDUCE and self.first_of[action.reads[0]] != index:
             return None
         if source.lifetime.blocks != 1 or target.lifetime.blocks != 1 or action.reads[0] in self.reduced:
             return None

@@ -35,7 +35,8 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import PlanError
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
-from strategy.comm.hierarchical import meets_inside, nodes_of
+from strategy.base.units import to_ns
+from strategy.comm.hierarchical import box_size, meets_inside, nodes_of
 from strategy.comm.rank_parts import boxing_task, meeting_ranks, transfer_task
 from strategy.comm.sent_bytes import part_nbytes
 from strategy.cost.cost import CostModel, expected, port_rates
@@ -302,7 +303,12 @@ class _Lowering:
         if self.folded is not None and any(sent):
             sent = tuple(part.nbytes for part in features.parts or (features,))
         passes_inside = isinstance(task, BoxingTask) and meets_inside(self.cost.cluster, task.group)
-        return self.cost.work(features, rank, sent, passes_inside=passes_inside)
+        work = self.cost.work(features, rank, sent, passes_inside=passes_inside)
+        if not (isinstance(task, BoxingTask) and task.members):
+            return work
+        packed = 2 * sum(box_size(member.source_boxes[0]) for member in task.members) * spec.dtype.nbytes
+        copying_s = self.cost.seconds(Features(ActKind.SLICE, 0, packed, groups=features.groups))
+        return replace(work, latency_ns=work.latency_ns + to_ns(copying_s))
 
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:

@@ -102,7 +102,9 @@ def random_plan_case(
     more |= dict(zip(("bucket_bytes", "exchange_streams"), turn(seed, "exchange", EXCHANGES), strict=True))
     config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **more)
     per_node = tp if backend == "cupy" else None
-    asked = request(math.prod(config.mesh) * pp, training, model=model, backend=backend, per_node=per_node)
+    overlaps = turn(seed, "overlaps", (None, None, True)) if backend == "numpy" else None
+    ranks_in_all = math.prod(config.mesh) * pp
+    asked = request(ranks_in_all, training, model=model, backend=backend, per_node=per_node, overlaps=overlaps)
     return _laid_out(seed, rng, asked, config)
 
 
