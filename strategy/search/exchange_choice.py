@@ -1,7 +1,7 @@
 """Exchange choice: how large the buckets are in which a plan exchanges its gradients, and over how many streams.
 
 Signatures are chosen with every exchange priced by itself. Then the plan is simulated with a few sizes of buckets, and
-the fastest that fits is kept; of equally fast ones that with the smallest buckets and the fewest streams.
+the fastest that fits is kept; of equally fast ones that with the largest buckets and the fewest streams.
 
 Where collectives run beside computation a bucket should be large enough for its latency not to matter and small enough
 to go off while the backward pass still runs; where they do not, one bucket takes the least latency.
@@ -9,7 +9,6 @@ to go off while the backward pass still runs; where they do not, one bucket take
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from strategy.base.budget import UNLIMITED, Budget
@@ -22,10 +21,10 @@ from strategy.search.candidate.candidate_solve import Solved
 from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
 from strategy.space.request import Request
 
-MIB = 1 << 20
-SIZES = (1 * MIB, 4 * MIB, 25 * MIB, 128 * MIB)
-"""Of buckets that leave room for overlap; PyTorch's default is 25 MiB, Horovod's 128."""
-STREAMS = (1, 2)
+COUNTS = (1, 2, 4, 8, 16, 32)
+"""Into so many buckets of equal size all gradients would fit; one where exchanges do not run beside computation."""
+STREAMS = 2
+"""Tried with the best size; two collectives at a time share one link, and hide each other's latency."""
 
 
 def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budget) -> Plan:
@@ -40,31 +39,34 @@ def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budg
     if pins.bucket_bytes is not None:
         pinned = replace(plan.config, bucket_bytes=pins.bucket_bytes, exchange_streams=pins.exchange_streams or 1)
         return _exchanging(request, plan, pinned, simulate, UNLIMITED) if pins.bucket_bytes else plan
-    for config in _exchanges(request, plan):
-        if budget.is_over():
-            break
-        try:
-            found = _exchanging(request, plan, config, simulate, budget)
-        except (InfeasibleError, OutOfTimeError):
-            continue
-        if found.claims.step_time_s < best.claims.step_time_s:
-            best = found
+    total, sizes = _sizes(plan)
+    streams = pins.exchange_streams or 1
+    for size in sizes:
+        best = _faster(
+            request, best, replace(plan.config, bucket_bytes=size, exchange_streams=streams), simulate, budget
+        )
+    if pins.exchange_streams is None and 0 < best.config.bucket_bytes < total and plan.pipeline.overlaps:
+        best = _faster(request, best, replace(best.config, exchange_streams=STREAMS), simulate, budget)
     return best
 
 
-def _exchanges(request: Request, plan: Plan) -> Iterator[PlanConfig]:
-    """The configurations to look at, smallest buckets first; none where there is nothing to put together."""
-    pins, config = request.pins, plan.config
+def _sizes(plan: Plan) -> tuple[int, list[int]]:
+    """Bytes of all gradients, and of buckets to look at; none where there is nothing to put together."""
     nbytes = bucketable_bytes(plan.priced)
-    if len(nbytes) < 2:
-        return
     total = sum(nbytes)
-    sizes = [size for size in SIZES if size < total] if plan.pipeline.overlaps else []
-    streams = STREAMS if plan.pipeline.overlaps else STREAMS[:1]
-    for size in (*sizes, total):
-        for count in streams if pins.exchange_streams is None else (pins.exchange_streams,):
-            if count == 1 or size < total:
-                yield replace(config, bucket_bytes=size, exchange_streams=count)
+    counts = COUNTS if plan.pipeline.overlaps else COUNTS[:1]
+    return total, [-(-total // count) for count in counts if count < len(nbytes)]
+
+
+def _faster(request: Request, plan: Plan, config: PlanConfig, simulate: Simulate, budget: Budget) -> Plan:
+    """The plan, or the same layout with another exchange where that fits, is simulated in time and takes less."""
+    if budget.is_over():
+        return plan
+    try:
+        found = _exchanging(request, plan, config, simulate, budget)
+    except (InfeasibleError, OutOfTimeError):
+        return plan
+    return found if found.claims.step_time_s < plan.claims.step_time_s else plan
 
 
 def _exchanging(request: Request, plan: Plan, config: PlanConfig, simulate: Simulate, budget: Budget) -> Plan:

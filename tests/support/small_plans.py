@@ -59,7 +59,9 @@ def cluster(
     """Slow devices, so that small tensors cost something; every kind of work matters."""
     device = Device("small", backend, 2**40, 1e9, 1e9, 1e-6)
     per_node = per_node or devices
-    return Cluster("small", devices // per_node, per_node, device, Link(2e8, 2e-6, overlaps), Link(5e7, 8e-6, overlaps), HOST)
+    return Cluster(
+        "small", devices // per_node, per_node, device, Link(2e8, 2e-6, overlaps), Link(5e7, 8e-6, overlaps), HOST
+    )
 
 
 def request(
