@@ -7,6 +7,8 @@ recompute = "full"
 recompute_values = ["*.mlp.gelu"]
 offload = "activations"
 offload_values = ["*.norm1.*"]
+bucket_bytes = 1000000        # of gradients that are exchanged together; 0: each by itself
+exchange_streams = 2          # over which these exchanges go round
 
 [sbp]                         # value name or pattern -> one SBP per mesh axis: data, (context,) tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]

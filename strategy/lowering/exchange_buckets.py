@@ -48,21 +48,21 @@ from strategy.sbp.tensor import Box, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class BucketedArrangement:
     """What a program is made of: the arrangement with buckets for their members, and the features of its actions."""
 
     arrangement: Arrangement
     features: Sequence[Features]
 
 
-def in_buckets(priced: Priced) -> Exchanged:
+def in_buckets(priced: Priced) -> BucketedArrangement:
     """The actions of a laid-out graph, with gradients in buckets as its pipeline says."""
-    plain = Exchanged(priced.arrangement, priced.features)
+    plain = BucketedArrangement(priced.arrangement, priced.features)
     if not priced.pipeline.bucket_bytes:
         return plain
     pairs = _Buckets(priced, plain).filled()
     actions, features = zip(*pairs, strict=True)
-    return Exchanged(replace(priced.arrangement, actions=actions), features)
+    return BucketedArrangement(replace(priced.arrangement, actions=actions), features)
 
 
 def bucketable_bytes(priced: Priced) -> tuple[int, ...]:
@@ -75,8 +75,6 @@ def bucketable_bytes(priced: Priced) -> tuple[int, ...]:
     )
 
 
-KINDS = (ActKind.ALL_REDUCE, ActKind.REDUCE_SCATTER)
-"""The collectives that gradients are exchanged by."""
 Key = Hashable
 """What members of a bucket have in common."""
 Pair = tuple[Action, Features]
@@ -102,7 +100,7 @@ class _Candidates:
 
     def key(self, index: int, action: Action) -> Key | None:
         """Equal of those that may share a bucket; None of what goes alone."""
-        if action.kind not in KINDS or action.step is None:
+        if not action.kind.reduces or action.step is None:
             return None
         source, target = (self.arrangement.tensors[tensor] for tensor in (action.reads[0], action.writes[0]))
         value = self.graph.values[target.value]
@@ -139,7 +137,7 @@ class _Open:
 class _Buckets:
     """Walks over the actions in order, and holds back exchanges until their bucket goes off."""
 
-    def __init__(self, priced: Priced, plain: Exchanged) -> None:
+    def __init__(self, priced: Priced, plain: BucketedArrangement) -> None:
         self.priced = priced
         self.candidates = _Candidates(priced)
         actions = plain.arrangement.actions
@@ -267,7 +265,7 @@ def _flat(step: BoxingStep, source: NdSbp) -> tuple[BoxingStep, NdSbp]:
     return BoxingStep(step.kind, step.axes, after), before
 
 
-def flat_task(kind: ActKind, members: Sequence[BoxingTask]) -> BoxingTask:
+def bucket_task(kind: ActKind, members: Sequence[BoxingTask]) -> BoxingTask:
     """One rank's part in the exchange of members as one flat tensor, of which all ranks that meet hold as much."""
     first, me = members[0], range(len(members[0].group))
     size = sum(box_size(member.source_boxes[0]) for member in members)

@@ -48,7 +48,7 @@ from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
 from strategy.layout.overlapped import is_overlapped
-from strategy.lowering.exchange_buckets import flat_task, in_buckets
+from strategy.lowering.exchange_buckets import bucket_task, in_buckets
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import allocated
 from strategy.lowering.stage_order import stage_order
@@ -341,7 +341,7 @@ class _Lowering:
     def _bucket_task(self, action: Action, features: Features, rank: int) -> BoxingTask:
         """All members as one flat tensor."""
         found = (self._task(member, features, rank) for member in action.members)
-        return flat_task(action.kind, [task for task in found if isinstance(task, BoxingTask)])
+        return bucket_task(action.kind, [task for task in found if isinstance(task, BoxingTask)])
 
     def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:
         """Of an input that is wanted as terms, the first rank of every partial axis holds the whole."""

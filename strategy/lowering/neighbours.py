@@ -19,7 +19,7 @@ from strategy.program.program import neighbours
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class NeighbourRow:
     """Blocks in one piece of memory: each with its place there, how many bytes they are, and when they are in use."""
 
     places: tuple[tuple[Block, int], ...]
@@ -27,7 +27,7 @@ class Row:
     lives: Lives
 
 
-def in_rows(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[Row]:
+def in_rows(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[NeighbourRow]:
     """Occupants of one memory of a rank, those in a row together where its first is."""
     row_of: dict[int, tuple[int, ...]] = {}
     for actor in occupancy.program.actors:
@@ -44,12 +44,14 @@ def in_rows(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[Row]:
     return found
 
 
-def _row(occupancy: Occupancy, members: Sequence[Occupant]) -> Row:
+def _row(occupancy: Occupancy, members: Sequence[Occupant]) -> NeighbourRow:
     places, at = [], 0
     for member in members:
         places += [(block, at) for block in member.blocks]
         at += occupancy.block_nbytes[member.blocks[0][0]]
-    return Row(tuple(places), at, members[0].lives if len(members) == 1 else _union([one.lives for one in members]))
+    return NeighbourRow(
+        tuple(places), at, members[0].lives if len(members) == 1 else _union([one.lives for one in members])
+    )
 
 
 def _union(every: Sequence[Lives]) -> Lives:

@@ -118,6 +118,11 @@ class ActKind(StrEnum):
         """Whether ranks meet in it."""
         return self not in (ActKind.COMPUTE, ActKind.LOAD, ActKind.SLICE, ActKind.COPY)
 
+    @property
+    def reduces(self) -> bool:
+        """Whether terms of ranks are combined in it: what gradients are exchanged by."""
+        return self in (ActKind.ALL_REDUCE, ActKind.REDUCE_SCATTER)
+
 
 @dataclass(frozen=True, slots=True)
 class OpTask:
