@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from strategy.base.errors import InputError
@@ -171,6 +171,11 @@ class PlanConfig:
             return False
         pairs = sorted(pair for pair in zip(self.strides, (self.pp, *self.mesh), strict=True) if pair[1] > 1)
         return all(stride * size <= outer for (stride, size), (outer, _) in itertools.pairwise(pairs))
+
+    @property
+    def unbucketed(self) -> PlanConfig:
+        """The same with every gradient exchanged by itself: what spaces and bounds are of."""
+        return replace(self, bucket_bytes=0, exchange_streams=1)
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -29,7 +29,6 @@ def replayed_bound(plan: Plan) -> Replayed | CandidatesReplayed | None:
         memory_limit_bytes=plan.claims.memory_limit_bytes,
     )
     bound_ns = math.floor(plan.claims.lower_bound_s * 1e9)
-    config = replace(plan.config, bucket_bytes=0, exchange_streams=1)  # which no bound knows of
     if is_of_candidates(plan.certificate):
-        return replay_candidates(request, candidate_certificate_of(plan.certificate), bound_ns, config)
-    return replay(request, certificate_of(plan.certificate), bound_ns, config)
+        return replay_candidates(request, candidate_certificate_of(plan.certificate), bound_ns, plan.config)
+    return replay(request, certificate_of(plan.certificate), bound_ns, plan.config)
