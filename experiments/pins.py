@@ -7,6 +7,8 @@ recompute = "full"
 recompute_values = ["*.mlp.gelu"]
 offload = "activations"
 offload_values = ["*.norm1.*"]
+bucket_bytes = 1000000        # of gradients that are exchanged together; 0: each by itself
+exchange_streams = 2          # over which these exchanges go round
 
 [sbp]                         # value name or pattern -> one SBP per mesh axis: data, (context,) tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
+COUNTS = (
+    *("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size"),
+    "exchange_streams",
+)
 WORDS = ("schedule", "recompute", "offload", "context")
 PATTERNS = ("recompute_values", "offload_values", "tiled")
 ORDER = "order"
@@ -145,11 +150,13 @@ def _table(found: object, section: str, source: str, problems: list[InputError])
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "zero_stage", "zero_owner", *WORDS, *PATTERNS, ORDER)
+    known = (*COUNTS, "bucket_bytes", "zero_stage", "zero_owner", *WORDS, *PATTERNS, ORDER)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
         return _whole(value, f"{where} {key}", at_least=1)
+    if key == "bucket_bytes":
+        return _whole(value, f"{where} {key}", at_least=0)
     if key == "zero_stage":
         return _whole(value, f"{where} {key}", at_least=0, at_most=LARGEST_ZERO_STAGE)
     if key == "zero_owner":

@@ -15,14 +15,14 @@ from executor.runtime.collectives import prepare
 from executor.runtime.finiteness import HeldUpdates
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
-from executor.runtime.pieces import Requests, Start
+from executor.runtime.pieces import Requests, Start, piece_of
 from executor.runtime.registers import Registers
 from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport
 from strategy.base.errors import PlanError
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
 from strategy.graph.ops.traits import Movement
-from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
+from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask, neighbours
 from strategy.program.protocol import rendezvous_members
 from strategy.sbp.placement import Space
 from strategy.sbp.ragged import Rows
@@ -80,6 +80,8 @@ class ActBinder:
                 return self._op(index, actor, task, reads + writes)
             case LoadTask() as task:
                 return self._loader(task, writes)
+            case BoxingTask() as task if len(actor.reads) > 1:
+                return self._bucket(index, actor, task, reads)
             case BoxingTask() | TransferTask() as task:
                 return self._boxing(index, actor, task, reads, writes)
             case None:
@@ -173,6 +175,32 @@ class ActBinder:
         if downloads or uploads:
             start = _staged(self._kernels, start, downloads, uploads)
         return lambda number: start()
+
+    def _bucket(self, index: int, actor: Actor, task: BoxingTask, reads: Sequence[Array]) -> Run:
+        """The registers of a row as one array; those that do not lie so are packed for it, in the host's memory."""
+        rows = [[self._registers.joined(row)] for row in neighbours(actor)]
+        if not task.members:
+            return self._boxing(index, actor, task, *rows)
+        sources = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in reads]
+        downloads = [(a, b) for a, b in zip(reads, sources, strict=True) if a is not b]
+        me = task.group.index(self._rank)
+        ((_, size),) = task.source_boxes[me]
+        packed = self._staging[index].get("packed", (size,), sources[0].dtype)
+        run, copies, at = self._boxing(index, actor, task, [packed], *rows), [], 0
+        for rank in range(len(task.group)):
+            for member, source in zip(task.members, sources, strict=True):
+                piece = piece_of(source, member.target_boxes[rank], member.source_boxes[me])
+                copies.append((packed[at : at + piece.size].reshape(piece.shape), piece))
+                at += piece.size
+
+        def act(number: int) -> Requests | None:
+            for array, host in downloads:
+                self._kernels.download(array, host)
+            for into, piece in copies:
+                np.copyto(into, piece)
+            return run(number)
+
+        return act
 
     def _meet(self, rendezvous: int) -> Run:
         """Members without a task meet by one byte from each to each."""

@@ -6,7 +6,7 @@ or, where it is state, in one of its own. Nothing else is allocated here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,11 +33,14 @@ class Registers:
         self.rank = rank
         self._blocks: list[tuple[Array, ...]] = []
         self._index: dict[str, int] = {}
+        self._program = program
         mine = [register for register in program.registers if register.rank == rank]
         self._allocated = {
             space: pool_nbytes([register for register in mine if register.space is space]) for space in Space
         }
-        pools = {space: _allocated(nbytes, kernels, space, zero=False) for space, nbytes in self._allocated.items()}
+        self._pools = pools = {
+            space: _allocated(nbytes, kernels, space, zero=False) for space, nbytes in self._allocated.items()
+        }
         for index, register in enumerate(program.registers):
             if register.rank != rank:
                 self._blocks.append(())
@@ -72,6 +75,16 @@ class Registers:
     def block(self, register: int, block: int) -> Array:
         """The array of one block, of the register's shape and dtype."""
         return self._blocks[register][block]
+
+    def joined(self, registers: Sequence[int]) -> Array:
+        """The blocks of registers that lie next to each other, of one block each, as one flat array."""
+        found = [self._program.registers[index] for index in registers]
+        end = begin = found[0].offsets[0]
+        for register in found:
+            if register.offsets != (end,):
+                raise InternalError(f"{register.name} does not lie behind what it is exchanged with")
+            end += register.block_nbytes
+        return self._pools[found[0].space][begin:end].view(found[0].dtype.numpy)
 
     def blocks(self, register: int) -> tuple[Array, ...]:
         """All blocks of a register; none where another rank holds it."""

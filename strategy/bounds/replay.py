@@ -72,7 +72,7 @@ def replay(request: Request, certificate: BoundCertificate, bound_ns: int, confi
     if len(configs) != certificate.configurations:
         got, expected = f"{certificate.configurations} configurations", f"{len(configs)}"
         raise CertificateError("another space", got=got, expected=expected)
-    if config not in configs:
+    if config.unbucketed not in configs:
         raise CertificateError("the plan's configuration is not in the space", got=str(config))
     forms, every = ClosedForms(request, least_work(request)), (*certificate.layers, *certificate.cuts)
     known = {*configs, *map(plain, configs)}

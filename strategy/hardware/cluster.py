@@ -48,10 +48,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One level of the network, per device and direction."""
+    """One level of the network, per device and direction.
+
+    `overlaps`: whether what passes through it goes on beside computation. Over a wire it does; through shared memory it
+    does not, for a core copies by itself. None: as is usual for the devices, GPUs do and cores do not.
+    """
 
     bytes_per_s: float
     latency_s: float
+    overlaps: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +148,13 @@ class Cluster:
 
     @property
     def overlaps(self) -> bool:
-        """Whether communication runs beside computation: GPUs have copy engines, a CPU core copies by itself."""
-        return self.device.backend != "numpy"
+        """Whether communication runs beside computation: between nodes, where there are several."""
+        return self.overlaps_on("inter" if self.nodes > 1 else "intra")
+
+    def overlaps_on(self, level: str) -> bool:
+        """Whether communication on a level does: GPUs have copy engines, a core copies by itself, unless it is said."""
+        said = self.link(level).overlaps
+        return self.device.backend != "numpy" if said is None else said
 
     def crosses_nodes(self, ranks: tuple[int, ...]) -> bool:
         """Whether a group of ranks spans nodes."""
@@ -205,7 +215,9 @@ def _at_least(groups: Sequence[AlikeNodes]) -> tuple[int, Device, Link, Host | N
         bf16_speedup=min(one.bf16_speedup for one in devices),
         fp16_speedup=min(one.fp16_speedup for one in devices),
     )
-    intra = Link(min(one.bytes_per_s for one in links), max(one.latency_s for one in links))
+    said = {one.overlaps for one in links}
+    overlaps = said.pop() if len(said) == 1 else None if said <= {None, True} else False
+    intra = Link(min(one.bytes_per_s for one in links), max(one.latency_s for one in links), overlaps)
     host = None
     if None not in hosts:
         host = Host(

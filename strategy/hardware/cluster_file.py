@@ -80,9 +80,9 @@ _DEVICE_KEYS = (
     "fp16_speedup",
     "slowdown",
 )
-_LINK_KEYS = ("bandwidth", "latency")
+_LINK_KEYS = ("bandwidth", "latency", "overlaps")
 _NETWORK_KEYS = (*_LINK_KEYS, "fabric", "gpu_direct")
-_HOST_KEYS = ("memory", "memory_bandwidth", "compute", *_LINK_KEYS)
+_HOST_KEYS = ("memory", "memory_bandwidth", "compute", "bandwidth", "latency")
 _NODE_KEYS = ("nodes", "device", "intra", "host")
 
 
@@ -167,7 +167,8 @@ def _device(table: _Table) -> Device:
 
 
 def _link(table: _Table) -> Link:
-    return Link(table.rate("bandwidth", parse_bandwidth), table.seconds("latency"))
+    overlaps = table.truth("overlaps") if table.has("overlaps") else None
+    return Link(table.rate("bandwidth", parse_bandwidth), table.seconds("latency"), overlaps)
 
 
 def _host(table: _Table) -> Host:
@@ -319,7 +320,8 @@ def _device_lines(device: Device) -> list[str]:
 
 
 def _link_lines(link: Link) -> list[str]:
-    return [f'bandwidth = "{_exact(link.bytes_per_s)} B/s"', f'latency = "{_exact(link.latency_s)} s"']
+    lines = [f'bandwidth = "{_exact(link.bytes_per_s)} B/s"', f'latency = "{_exact(link.latency_s)} s"']
+    return lines if link.overlaps is None else [*lines, f"overlaps = {str(link.overlaps).lower()}"]
 
 
 def _host_lines(host: Host) -> list[str]:

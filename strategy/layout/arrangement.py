@@ -37,13 +37,17 @@ from strategy.sbp.tensor import Rate
 class Pipeline:
     """How a step is cut into micro-batches and ordered.
 
-    `overlaps`: whether collectives run beside computation; `laps`: how often a micro-batch passes all stages.
+    `overlaps`: whether collectives run beside computation; `laps`: how often a micro-batch passes all stages;
+    `bucket_bytes` and `exchange_streams`: how gradients are exchanged together (see `PlanConfig`), which the program
+    follows, and no lifetime.
     """
 
     num_micro_batches: int
     schedule: Schedule = Schedule.ONE_F_ONE_B
     overlaps: bool = False
     laps: int = 1
+    bucket_bytes: int = 0
+    exchange_streams: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ class Held:
 class Action:
     """One op, boxing step, transfer or load; `reads`, `writes` and `updates` index the tensors.
 
-    Of an op, what it only waits for is read last.
+    Of an op, what it only waits for is read last. `members` are the actions that one of several stands for: what it
+    reads and writes are theirs, in order. `turn` numbers the exchanges that go round over streams.
     """
 
     name: str
@@ -85,6 +90,8 @@ class Action:
     op: str = ""
     step: BoxingStep | None = None
     lap: int = 0
+    members: tuple[Action, ...] = ()
+    turn: int = 0
 
 
 @dataclass(frozen=True)

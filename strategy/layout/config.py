@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from strategy.base.errors import InputError
@@ -90,6 +90,9 @@ class PlanConfig:
             number.
         strides: ranks from one stage to the next, and from one coordinate to the next of every axis of the mesh, where
             these do not lie in that order, stages outermost.
+        bucket_bytes: gradients are exchanged together up to so many bytes on a rank (see `lowering.exchange_buckets`);
+            0: each by itself.
+        exchange_streams: over so many streams these exchanges go round, where they run beside computation.
     """
 
     dp: int
@@ -114,6 +117,8 @@ class PlanConfig:
     runs: tuple[int, ...] = ()
     stage_order: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
+    bucket_bytes: int = 0
+    exchange_streams: int = 1
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "num_micro_batches", "tiles"):
@@ -150,6 +155,12 @@ class PlanConfig:
             raise InputError("nothing is shared out", where="config: zero_owner", got="zero_stage 0", hint=hint)
         if self.tiled != ("*",) and self.tiles == 1:
             raise InputError("nothing is cut", where="config: tiled", got="tiles 1", hint="set tiles too")
+        if self.bucket_bytes < 0 or self.exchange_streams < 1:
+            where, found = "config: bucket_bytes, exchange_streams", (self.bucket_bytes, self.exchange_streams)
+            raise InputError("not possible", where=where, got=found, expected="at least 0, and at least 1")
+        if self.exchange_streams > 1 and not self.bucket_bytes:
+            got, hint = f"exchange_streams {self.exchange_streams}", "set bucket_bytes too"
+            raise InputError("no buckets to go round", where="config: exchange_streams", got=got, hint=hint)
         if self.zero_min_size < 1:
             where, expected = "config: zero_min_size", "a number of elements >= 1"
             raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)
@@ -169,6 +180,11 @@ class PlanConfig:
             return False
         pairs = sorted(pair for pair in zip(self.strides, (self.pp, *self.mesh), strict=True) if pair[1] > 1)
         return all(stride * size <= outer for (stride, size), (outer, _) in itertools.pairwise(pairs))
+
+    @property
+    def unbucketed(self) -> PlanConfig:
+        """The same with every gradient exchanged by itself: what spaces and bounds are of."""
+        return replace(self, bucket_bytes=0, exchange_streams=1)
 
     @property
     def axes(self) -> tuple[str, ...]:

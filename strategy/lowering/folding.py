@@ -94,11 +94,12 @@ class _Folder:
         for action, found in zip(self.arrangement.actions, features, strict=True):
             budget.check()
             if action.kind.is_communication:
-                number = self._number(action, found)
-                if self.sent[number] is None:
-                    return None
                 acts = 1 if action.rate is Rate.STEP else self.pipeline.num_micro_batches
-                acts_of[action.stage, number] = acts_of.get((action.stage, number), 0) + acts
+                for one in action.members or (action,):
+                    number = self._number(one, found)
+                    if self.sent[number] is None:
+                        return None
+                    acts_of[action.stage, number] = acts_of.get((action.stage, number), 0) + acts
         total = np.zeros(sum(len(placement.devices) for placement in self.placements), np.int64)
         ranks = [np.array(placement.devices) for placement in self.placements]
         for (stage, number), acts in acts_of.items():

@@ -7,7 +7,7 @@ Every tensor becomes a register on each rank of its stage, every action an actor
     intra        collectives inside nodes that a layer waits for, where they overlap
     inter        the same between nodes
     intra data   gathers of parameters and exchanges of gradients inside nodes, where they overlap
-    inter data   the same between nodes
+    inter data   the same between nodes; `inter data 1` and so on, where exchanges go round over several streams
     d2h, h2d     copies to the host and back, where they overlap
     0>1          transfers from one stage to another
     load         inputs; dynamic
@@ -35,7 +35,8 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import PlanError
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
-from strategy.comm.hierarchical import meets_inside, nodes_of
+from strategy.base.units import to_ns
+from strategy.comm.hierarchical import box_size, meets_inside, nodes_of
 from strategy.comm.rank_parts import boxing_task, meeting_ranks, transfer_task
 from strategy.comm.sent_bytes import part_nbytes
 from strategy.cost.cost import CostModel, expected, port_rates
@@ -47,6 +48,7 @@ from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
 from strategy.layout.overlapped import is_overlapped
+from strategy.lowering.exchange_buckets import bucket_task, in_buckets
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import allocated
 from strategy.lowering.stage_order import stage_order
@@ -104,7 +106,8 @@ def lower_priced(
         OutOfTimeError: the budget was over before it was done.
     """
     graph, layout, pipeline, cost = priced.graph, priced.layout, priced.pipeline, priced.cost
-    arrangement, features = priced.arrangement, priced.features
+    exchanged = in_buckets(priced)
+    arrangement, features = exchanged.arrangement, exchanged.features
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
     folded = None
     mixed = any(len(cost.cluster.groups_of(placement.devices)) > 1 for placement in layout.stages.placements)
@@ -262,11 +265,13 @@ class _Lowering:
         if action.kind is ActKind.COPY and self.pipeline.overlaps:
             cost = op_definition(self.graph.by_name[action.op].kind).cost
             return "d2h" if cost == Movement(Space.HOST) else "h2d"
-        if not (action.kind.is_communication and self.pipeline.overlaps):
+        beside = self.pipeline.overlaps and self.cost.cluster.overlaps_on(features.level)
+        if not (action.kind.is_communication and beside):
             return "compute"
         value = self.arrangement.tensors[action.writes[0]].value
         data = not action.op and is_overlapped(self.graph, value, action.rate, action.phase)
-        return f"{features.level} data" if data else features.level
+        number = action.turn % self.pipeline.exchange_streams
+        return f"{features.level} data{f' {number}' if number else ''}" if data else features.level
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
         there, rate = self.ports, action.rate
@@ -298,7 +303,12 @@ class _Lowering:
         if self.folded is not None and any(sent):
             sent = tuple(part.nbytes for part in features.parts or (features,))
         passes_inside = isinstance(task, BoxingTask) and meets_inside(self.cost.cluster, task.group)
-        return self.cost.work(features, rank, sent, passes_inside=passes_inside)
+        work = self.cost.work(features, rank, sent, passes_inside=passes_inside)
+        if not (isinstance(task, BoxingTask) and task.members):
+            return work
+        packed = 2 * sum(box_size(member.source_boxes[0]) for member in task.members) * spec.dtype.nbytes
+        copying_s = self.cost.seconds(Features(ActKind.SLICE, 0, packed, groups=features.groups))
+        return replace(work, latency_ns=work.latency_ns + to_ns(copying_s))
 
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:
@@ -314,6 +324,8 @@ class _Lowering:
                 in_place=op_definition(op.kind).in_place,
             )
         target = self.arrangement.tensors[action.writes[0]]
+        if action.members:
+            return self._bucket_task(action, features, rank)
         if action.step is None:
             return self._load_task(target, self.box_of[action.writes[0], rank], rank)
         source = self.arrangement.tensors[action.reads[0]]
@@ -325,6 +337,11 @@ class _Lowering:
             task = replace(task, nodes=nodes_of(self.cost.cluster, task.group)) if features.parts else task
             self.boxed[key] = task
         return self.boxed[key]
+
+    def _bucket_task(self, action: Action, features: Features, rank: int) -> BoxingTask:
+        """All members as one flat tensor."""
+        found = (self._task(member, features, rank) for member in action.members)
+        return bucket_task(action.kind, [task for task in found if isinstance(task, BoxingTask)])
 
     def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:
         """Of an input that is wanted as terms, the first rank of every partial axis holds the whole."""

@@ -2,8 +2,8 @@
 
 In the memory of its device, and likewise in that of its host, a rank holds *state* (registers that begin with a
 piece), every block of it by itself, and one *pool* for the rest, in which blocks share places over time (`occupancy`,
-`arena`). The plan's peak is what the executor allocates, to the byte: registers only. Scratch space of kernels and the
-process itself are not in it.
+`arena`); those that a collective takes as one lie in one piece (`neighbours`). The plan's peak is what the executor
+allocates, to the byte: registers only. Scratch space of kernels and the process itself are not in it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.hardware.cluster import Cluster
 from strategy.lowering.arena import Span, assign_offsets, usage
+from strategy.lowering.neighbours import in_rows
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
-from strategy.program.program import Actor, OpTask, Program, Register
+from strategy.program.program import Actor, OpTask, Program, Register, neighbours
 from strategy.sbp.placement import Space
 
 ALIGNMENT = 64
@@ -91,7 +92,7 @@ def _stacked(occupancy: Occupancy, rank: int) -> tuple[dict[int, tuple[int, ...]
 
 def pool_nbytes(registers: Sequence[Register]) -> int:
     """Bytes of the pool of one rank's registers that have offsets."""
-    ends = [max(register.offsets) + aligned(register.block_nbytes) for register in registers if register.offsets]
+    ends = [aligned(max(register.offsets) + register.block_nbytes) for register in registers if register.offsets]
     return max(ends, default=0)
 
 
@@ -150,10 +151,10 @@ def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int]) -> dict[B
     found: dict[Block, int] = {}
     occupants = [occupant for occupant in occupancy.of_rank(rank) if occupant.blocks[0][0] not in stacked]
     for space in Space:
-        there = _in(occupancy.program, occupants, space)
-        offsets, _ = assign_offsets(_spans(occupancy, there))
-        pairs = zip(there, offsets, strict=True)
-        found.update((block, offset) for occupant, offset in pairs for block in occupant.blocks)
+        rows = in_rows(occupancy, _in(occupancy.program, occupants, space))
+        offsets, _ = assign_offsets([Span(row.lives, aligned(row.nbytes)) for row in rows])
+        for row, offset in zip(rows, offsets, strict=True):
+            found.update((block, offset + at) for block, at in row.places)
     return found
 
 
@@ -185,6 +186,7 @@ def _shape(occupancy: Occupancy, rank: int, stacked: Container[int]) -> Hashable
 
 
 def _use(actor: Actor, register_number: Mapping[int, int]) -> Hashable:
+    rows = tuple(tuple(register_number[index] for index in row) for row in neighbours(actor))
     ports = tuple((register_number[p.register], p.acts_per_piece) for p in (*actor.reads, *actor.writes))
     task = actor.task
-    return len(actor.reads), ports, (task.inputs, task.outputs, task.in_place) if isinstance(task, OpTask) else ()
+    return len(actor.reads), ports, rows, (task.inputs, task.outputs, task.in_place) if isinstance(task, OpTask) else ()

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from strategy.lowering.arena import Integers, Lives
 from strategy.lowering.shortening import Shortening, shortening
-from strategy.program.program import OpTask, Port, Program
+from strategy.program.program import OpTask, Port, Program, neighbours
 
 Block = tuple[int, int]
 """A register's index, and which of its blocks."""
@@ -191,6 +191,11 @@ class Occupancy:
     def block_nbytes(self) -> tuple[int, ...]:
         """By register, the bytes of a block."""
         return tuple([register.block_nbytes for register in self.program.registers])
+
+    @cached_property
+    def rowed(self) -> frozenset[int]:
+        """The registers that lie next to others (`neighbours`), whose blocks are shared with none in place."""
+        return frozenset(index for actor in self.program.actors for row in neighbours(actor) for index in row)
 
     @cached_property
     def dynamic(self) -> frozenset[int]:
@@ -381,7 +386,7 @@ class _Rank:
 
     def _candidates(self) -> Iterator[tuple[int, int, int]]:
         """Actors of the main stream, in order, with two registers: what may be written over, and what they write."""
-        place = {register: at for at, register in enumerate(self.mine.tolist())}
+        place = {register: at for at, register in enumerate(self.mine.tolist()) if register not in self.occupancy.rowed}
         nbytes, registers = self.occupancy.block_nbytes, self.program.registers
         found, first_at = np.unique(self.main, return_index=True)
         for index in found[np.argsort(first_at)].tolist():

@@ -11,8 +11,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from strategy.cost.measurement import Features, Measurement
-from strategy.layout.arrangement import arrange
-from strategy.layout.objective import action_features
+from strategy.lowering.exchange_buckets import in_buckets
 from strategy.plan.plan import Plan
 from strategy.program.program import Program
 from strategy.program.timeline import ActRecord, Timeline, by_stream, step_of
@@ -20,11 +19,8 @@ from strategy.program.timeline import ActRecord, Timeline, by_stream, step_of
 
 def features_by_action(plan: Plan) -> dict[str, Features]:
     """Actor name -> what the cost model knows of its acts."""
-    arrangement = arrange(plan.graph, plan.layout, plan.pipeline)
-    return {
-        action.name: action_features(plan.graph, plan.layout, arrangement, plan.cost, action)
-        for action in arrangement.actions
-    }
+    found = in_buckets(plan.priced)
+    return {action.name: one for action, one in zip(found.arrangement.actions, found.features, strict=True)}
 
 
 def observe(

@@ -48,7 +48,6 @@ FORMAT = 3
 UNLIMITED = "inf"
 """`max_norm` where nothing is clipped."""
 INPUTS = ("model", "training", "cluster", "calibration")
-_OF_A_GROUP: tuple[tuple[str, type[Any]], ...] = (("device", Device), ("intra", Link))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,14 @@ class Plan:
     def pipeline(self) -> Pipeline:
         """Micro-batches and schedule."""
         config, count = self.config, self.training.num_micro_batches
-        return Pipeline(count, config.schedule, self.cluster.overlaps, config.virtual_stages)
+        return Pipeline(
+            count,
+            config.schedule,
+            self.cluster.overlaps,
+            config.virtual_stages,
+            config.bucket_bytes,
+            config.exchange_streams,
+        )
 
     @cached_property
     def priced(self) -> Priced:
@@ -132,7 +138,7 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
         "format": FORMAT,
         "model": _model_document(plan),
         "training": _training_document(plan.training),
-        "cluster": _without_empty(dataclasses.asdict(plan.cluster), "groups"),
+        "cluster": _cluster_document(plan.cluster),
         "calibration": {
             "act_overhead_s": plan.cost.act_overhead_s,
             "coefficients": _coefficients_document(plan.cost.coefficients),
@@ -163,6 +169,15 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
     return found
 
 
+def _cluster_document(cluster: Cluster) -> dict[str, Any]:
+    """Groups, and whether links overlap, only where they say something."""
+    found = _without_empty(dataclasses.asdict(cluster), "groups")
+    for link in (found["intra"], found["inter"], *(group["intra"] for group in found.get("groups", ()))):
+        if link["overlaps"] is None:
+            del link["overlaps"]
+    return found
+
+
 def _model_document(plan: Plan) -> dict[str, Any]:
     dimensions = dataclasses.asdict(plan.model)  # type: ignore[call-overload]
     return {"name": plan.model_name, "family": family_of(plan.model).name, **dimensions}
@@ -175,8 +190,11 @@ def _training_document(training: Training) -> dict[str, Any]:
 
 
 def config_document(config: PlanConfig) -> dict[str, Any]:
-    """A configuration as JSON values; runs and the order of stages only where they say something."""
-    return _without_empty(dataclasses.asdict(config), "runs", "stage_order", "strides")
+    """A configuration as JSON values; runs, the order of stages and the exchange only where they say something."""
+    found = _without_empty(dataclasses.asdict(config), "runs", "stage_order", "strides", "bucket_bytes")
+    if not config.bucket_bytes:
+        del found["exchange_streams"]
+    return found
 
 
 def _without_empty(record: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -268,9 +286,9 @@ class _Reader:
             return self.integers(value, key)
         if annotation == "tuple[float, ...]":
             return self.figures(value, key)
-        if annotation == "float | None" and value is None:
+        if annotation.endswith(" | None") and value is None:
             return None
-        annotation = "float" if annotation == "float | None" else annotation
+        annotation = annotation.removesuffix(" | None")
         kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
         wanted = kinds.get(annotation)
         boolean = isinstance(value, bool) and annotation != "bool"
@@ -279,6 +297,11 @@ class _Reader:
         if wanted == (int,) and abs(value) > LARGEST:
             raise PlanError("a number out of range", where=f"{self.path}: {key}", expected="64 bits")
         return float(value) if annotation == "float" else value
+
+    def link(self, value: Any, key: str) -> Link:
+        """A level of the network."""
+        found: Link = self.record(Link, {"overlaps": None, **self.mapping(value, key)}, key)
+        return found
 
     def integer(self, value: Any, key: str) -> int:
         """A whole number of 64 bits."""
@@ -355,8 +378,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     cluster = {"groups": [], **reader.mapping(found["cluster"], "cluster")}
     parts: dict[str, Any] = {
         "device": reader.record(Device, cluster["device"], "cluster.device"),
-        "intra": reader.record(Link, cluster["intra"], "cluster.intra"),
-        "inter": reader.record(Link, cluster["inter"], "cluster.inter"),
+        "intra": reader.link(cluster["intra"], "cluster.intra"),
+        "inter": reader.link(cluster["inter"], "cluster.inter"),
     }
     if cluster["host"] is not None:
         parts["host"] = reader.record(Host, cluster["host"], "cluster.host")
@@ -376,7 +399,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
-    config = {"runs": [], "stage_order": [], "strides": [], **reader.mapping(found["config"], "config")}
+    unsaid = {"runs": [], "stage_order": [], "strides": [], "bucket_bytes": 0, "exchange_streams": 1}
+    config = {**unsaid, **reader.mapping(found["config"], "config")}
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
     return Plan(
         model_name=str(name),
@@ -438,7 +462,10 @@ def _coefficients_document(coefficients: Mapping[CostKey, Coefficients]) -> dict
 def _group_of(reader: _Reader, content: Any, key: str) -> AlikeNodes:
     """One of several groups of nodes."""
     group = reader.mapping(content, key)
-    parts: dict[str, Any] = {name: reader.record(kind, group[name], f"{key}.{name}") for name, kind in _OF_A_GROUP}
+    parts: dict[str, Any] = {
+        "device": reader.record(Device, group["device"], f"{key}.device"),
+        "intra": reader.link(group["intra"], f"{key}.intra"),
+    }
     if group["host"] is not None:
         parts["host"] = reader.record(Host, group["host"], f"{key}.host")
     for name, part in parts.items():

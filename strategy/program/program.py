@@ -118,6 +118,11 @@ class ActKind(StrEnum):
         """Whether ranks meet in it."""
         return self not in (ActKind.COMPUTE, ActKind.LOAD, ActKind.SLICE, ActKind.COPY)
 
+    @property
+    def reduces(self) -> bool:
+        """Whether terms of ranks are combined in it: what gradients are exchanged by."""
+        return self in (ActKind.ALL_REDUCE, ActKind.REDUCE_SCATTER)
+
 
 @dataclass(frozen=True, slots=True)
 class OpTask:
@@ -156,6 +161,9 @@ class BoxingTask:
     `group` are the ranks of those axes in order. `source_boxes[i]` and `target_boxes[i]` are the pieces that rank
     i of the group holds before and after, in logical indices. `reduce` says how partial terms combine. `nodes` are the
     ranks of the group by node where the act goes inside nodes and between them (see `levels`).
+
+    Where an act takes several registers as one flat tensor and has to pack them, `members` are the tasks that it
+    stands for, one per register that it reads: what it gives to a rank are the members' pieces for that, in order.
     """
 
     group: tuple[int, ...]
@@ -163,6 +171,7 @@ class BoxingTask:
     target_boxes: tuple[Box, ...]
     reduce: Reduce = Reduce.SUM
     nodes: tuple[tuple[int, ...], ...] = ()
+    members: tuple[BoxingTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +225,14 @@ class Actor:
     priority: int = 0
     work: Work = Work()
     task: Task | None = None
+
+
+def neighbours(actor: Actor) -> tuple[tuple[int, ...], ...]:
+    """Rows of registers whose blocks lie next to each other: what a collective takes as one without packing."""
+    if not isinstance(actor.task, BoxingTask) or len(actor.reads) < 2:
+        return ()
+    rows = (actor.writes,) if actor.task.members else (actor.reads, actor.writes)
+    return tuple(tuple(port.register for port in ports) for ports in rows)
 
 
 @dataclass(frozen=True, slots=True)

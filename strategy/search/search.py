@@ -42,6 +42,7 @@ from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.certify_candidates import CandidateProofs, certified_candidates
 from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
 from strategy.search.deep_search import FAR, deep_search, with_bound
+from strategy.search.exchange_choice import with_exchange
 from strategy.search.search_result import SearchResult, Watch
 from strategy.space.candidate_space import free_rules
 from strategy.space.candidates import on_types, saves_most, with_offload
@@ -99,7 +100,8 @@ def search(
     short = _short_model(request)
     if short is not None:
         budget.check()
-        return deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
+        deep = deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
+        return replace(deep, plan=with_exchange(request, deep.plan, simulate, budget))
     if request.cost.cluster.groups:  # stages are solved under one limit, which the smallest device has
         smallest = request.cost.cluster.device.memory_bytes
         request = replace(request, memory_limit_bytes=min(request.memory_limit_bytes, smallest))
@@ -136,6 +138,7 @@ def search(
     chosen = plans[0] if len(candidates) > len(quick_ns) else _certified(request, plans[0], known.proofs)
     status = _status(chosen, known)
     chosen = replace(chosen, claims=replace(chosen.claims, status=str(status)))
+    chosen = with_exchange(request, chosen, simulate, budget)
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
     return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start, interrupted)
 

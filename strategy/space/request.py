@@ -45,6 +45,8 @@ class Pins:
     tiles: int | None = None
     tiled: tuple[str, ...] = ("*",)
     virtual_stages: int | None = None
+    bucket_bytes: int | None = None
+    exchange_streams: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -132,4 +134,11 @@ class Request:
     def pipeline_of(self, config: PlanConfig) -> Pipeline:
         """The pipeline of a candidate."""
         overlaps = self.cost.cluster.overlaps
-        return Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
+        return Pipeline(
+            config.num_micro_batches,
+            config.schedule,
+            overlaps,
+            config.virtual_stages,
+            config.bucket_bytes,
+            config.exchange_streams,
+        )

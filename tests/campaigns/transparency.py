@@ -59,6 +59,8 @@ QUOTAS = {
     "tied embedding": LEAST,
     "uneven": LEAST,
     "tiles": LEAST,
+    "buckets": LEAST,
+    "several streams": 0.02,
     "3 combined": 0.2,
     "mpiexec": 0.02,
     "data": 0.3,

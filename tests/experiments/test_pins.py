@@ -145,7 +145,7 @@ def test_a_file_that_is_missing_or_a_folder_or_not_text(tmp_path: Path) -> None:
 def test_every_single_typo_in_a_key_is_refused(tmp_path: Path, key: str) -> None:
     for at in range(len(key)):
         with pytest.raises(InputError, match="unknown key"):
-            read(tmp_path, f"[config]\n{key[:at]}x{key[at + 1 :]} = 1")
+            read(tmp_path, f"[config]\n{key[:at]}q{key[at + 1 :]} = 1")
 
 
 def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:

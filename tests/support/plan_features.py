@@ -9,6 +9,7 @@ from strategy.graph.ops.copy import TO_HOST
 from strategy.layout.arrangement import arrange
 from strategy.layout.config import Recompute
 from strategy.layout.layout import home_of
+from strategy.lowering.exchange_buckets import in_buckets
 from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
 from strategy.passes.zero_layouts import DATA
@@ -22,7 +23,7 @@ COMBINED = ("schedule", "zero", "offload", "recompute", "accumulation", "tied em
 
 def features_of(plan: Plan) -> Iterator[str]:
     """Every feature of a plan, and whether it combines several."""
-    found = {*_degrees(plan), *_zero(plan), *_memory(plan), *_layout(plan)}
+    found = {*_degrees(plan), *_zero(plan), *_memory(plan), *_layout(plan), *_exchange(plan)}
     combined = sum(any(name.startswith(words) for name in found) for words in COMBINED)
     yield from sorted(found)
     yield from (f"{least} combined" for least in (3, 4, 5) if combined >= least)
@@ -71,6 +72,13 @@ def _memory(plan: Plan) -> Iterator[str]:
         yield from [f"recompute {config.recompute}"] * (config.recompute is not Recompute.NONE)
         yield from ["recompute by name"] * bool(config.recompute_values)
     yield from ["tiles"] * any(":tile1" in op.name for op in graph.ops)
+
+
+def _exchange(plan: Plan) -> Iterator[str]:
+    """Gradients in buckets, and those of several streams."""
+    buckets = [action for action in in_buckets(plan.priced).arrangement.actions if action.members]
+    yield from ["buckets"] * bool(buckets)
+    yield from ["several streams"] * (plan.cluster.overlaps and any(action.turn for action in buckets))
 
 
 def _layout(plan: Plan) -> Iterator[str]:

@@ -147,7 +147,7 @@ def random_case(seed: int, *, axes: int = 1, stages: int = 1, most: int = 400) -
     size = math.prod(mesh)
     names = ("data", "tensor")[:axes]
     placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, names) for s in range(stages))
-    cost = _random_cost(rng, size * stages)
+    cost = _random_cost(rng, size * stages, overlaps=pipeline.overlaps)
     return GraphCase(
         graph,
         Stages(placements, _random_stages(rng, graph, stages)),
@@ -329,7 +329,7 @@ def _random_stages(rng: random.Random, graph: Graph, stages: int) -> dict[str, i
     }
 
 
-def _random_cost(rng: random.Random, devices: int) -> CostModel:
+def _random_cost(rng: random.Random, devices: int, *, overlaps: bool) -> CostModel:
     """Constants such that latency, bytes and FLOPs of tensors of some hundred bytes all decide now and then."""
 
     def rate() -> float:
@@ -340,7 +340,7 @@ def _random_cost(rng: random.Random, devices: int) -> CostModel:
 
     device = Device("random", "numpy", 2**40, rate(), rate(), latency(), slowdown=rng.choice((0.0, 0.2)))
     per_node = rng.choice((devices, 2, 1)) if devices % 2 == 0 else devices
-    links = (Link(rate(), latency()), Link(rate(), latency()))
+    links = (Link(rate(), latency(), overlaps), Link(rate(), latency(), overlaps))
     return CostModel(Cluster("random", devices // per_node, per_node, device, *links), {}, latency())
 
 

@@ -43,6 +43,8 @@ OFFLOADS = (*[Offload.NONE] * 6, Offload.ACTIVATIONS, Offload.OPTIMIZER, Offload
 RECOMPUTES = (*[Recompute.NONE] * 4, Recompute.FULL, Recompute.SELECTIVE, Recompute.MEMORY_BOUND)
 FOR_LAYERS = (Recompute.SELECTIVE, Recompute.MEMORY_BOUND)
 TILES = (*[1] * 7, 2, 3)
+EXCHANGES = ((0, 1), (0, 1), (1, 1), (256, 1), (256, 2), (1 << 30, 1), (1 << 30, 3))
+"""Bytes of a bucket of gradients, and streams."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,12 @@ def random_plan_case(
         more = {"cp": dp, "context": rng.choice(("ring", "all_to_all"))}
         dp = 1
     more |= _random_memory(seed, rng, model, recompute, frozen=bool(training.frozen))
+    more |= dict(zip(("bucket_bytes", "exchange_streams"), turn(seed, "exchange", EXCHANGES), strict=True))
     config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **more)
     per_node = tp if backend == "cupy" else None
-    asked = request(math.prod(config.mesh) * pp, training, model=model, backend=backend, per_node=per_node)
+    overlaps = turn(seed, "overlaps", (None, None, True)) if backend == "numpy" else None
+    ranks_in_all = math.prod(config.mesh) * pp
+    asked = request(ranks_in_all, training, model=model, backend=backend, per_node=per_node, overlaps=overlaps)
     return _laid_out(seed, rng, asked, config)
 
 

@@ -53,11 +53,15 @@ MODEL = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
 HOST = Host(2**41, 5e8, 2e8, 1e8, 4e-6)
 
 
-def cluster(devices: int, *, backend: str = "numpy", per_node: int | None = None) -> Cluster:
+def cluster(
+    devices: int, *, backend: str = "numpy", per_node: int | None = None, overlaps: bool | None = None
+) -> Cluster:
     """Slow devices, so that small tensors cost something; every kind of work matters."""
     device = Device("small", backend, 2**40, 1e9, 1e9, 1e-6)
     per_node = per_node or devices
-    return Cluster("small", devices // per_node, per_node, device, Link(2e8, 2e-6), Link(5e7, 8e-6), HOST)
+    return Cluster(
+        "small", devices // per_node, per_node, device, Link(2e8, 2e-6, overlaps), Link(5e7, 8e-6, overlaps), HOST
+    )
 
 
 def request(
@@ -67,10 +71,11 @@ def request(
     model: Model = MODEL,
     backend: str = "numpy",
     per_node: int | None = None,
+    overlaps: bool | None = None,
     limit: int = 2**40,
 ) -> Request:
     """A search for a plan of a small model; all devices are on one node unless it is said how many are."""
-    cost = CostModel(cluster(devices, backend=backend, per_node=per_node), {})
+    cost = CostModel(cluster(devices, backend=backend, per_node=per_node, overlaps=overlaps), {})
     return Request("small", model, training, cost, limit)
 
 

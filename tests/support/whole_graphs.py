@@ -144,8 +144,9 @@ def random_whole_graph(seed: int, *, ranks: int | None = None) -> WholeCase:
         size = math.prod(mesh)
         placements.append(Placement(tuple(range(first, first + size)), mesh, ("data", "tensor")[: len(mesh)]))
         first += size
-    cost = CostModel(cluster(first), {})
     pipeline = Pipeline(micro_batches, rng.choice([s for s in Schedule if s.default_laps == 1]), rng.random() < 0.5)
+    cost = CostModel(cluster(first, overlaps=pipeline.overlaps), {})
+    pipeline = replace(pipeline, bucket_bytes=(0, 128, 1 << 30)[seed % 3], exchange_streams=1 + seed % 2)
     layout = _random_layout(rng, graph, tuple(placements), cost)
     return WholeCase(seed, graph, tuple(grower.kinds), gradients, grower.operands, layout, pipeline, cost, dtype)
 

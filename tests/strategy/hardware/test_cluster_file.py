@@ -503,3 +503,14 @@ def test_the_files_of_the_guide_are_read(path: Path) -> None:
     assert read_cluster(path).devices == 16
     path.write_text(several, encoding="utf-8")
     assert [one.device.name for one in read_cluster(path).groups] == ["A100-SXM4-80GB", "H100-SXM5-80GB"]
+
+
+@pytest.mark.parametrize("level", ["intra", "inter"])
+def test_a_link_says_whether_it_overlaps(read: Reader, level: str) -> None:
+    assert getattr(read(GOOD), level).overlaps is None
+    for said in (True, False):
+        found = read(having(level, "overlaps", said))
+        assert getattr(found, level).overlaps is said
+        assert tomllib.loads(write_cluster(found))[level]["overlaps"] is said
+    with pytest.raises(InputError, match="overlaps: neither true nor false"):
+        read(having(level, "overlaps", "yes"))
