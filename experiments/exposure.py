@@ -27,6 +27,7 @@ from strategy.layout.arrangement import Action
 from strategy.layout.gradient_exchange import exchanged
 from strategy.layout.objective import Priced
 from strategy.layout.parameter_gathers import of_parameters
+from strategy.lowering.exchange_buckets import in_buckets
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 
@@ -45,12 +46,12 @@ def differences_s(priced: Priced, found: Simulation) -> dict[str, float]:
 
 
 def communication_causes(priced: Priced) -> dict[str, str]:
-    """Action -> its cause; none of what loads."""
+    """Action, alone or a bucket of them -> its cause; none of what loads."""
     graph, arrangement = priced.graph, priced.arrangement
     parameters = of_parameters(graph)
     gradients = exchanged(graph)
     found = {}
-    for action in arrangement.actions:
+    for action in (*arrangement.actions, *in_buckets(priced).arrangement.actions):
         if action.kind is ActKind.TRANSFER:
             found[action.name] = TRANSFERS
         elif not action.kind.is_communication:

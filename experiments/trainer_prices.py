@@ -29,7 +29,7 @@ _TOLD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class SearchedInstead:
     """What the search would do instead.
 
     Attributes:
@@ -87,7 +87,7 @@ def machine_of_cluster(cluster: Cluster) -> PricedMachine:
 
 def searched(
     read: TrainedModel, own: TrainerPrice, cluster: Cluster, fitted: FittedConstants, budget: Budget
-) -> Alternative:
+) -> SearchedInstead:
     """The best that the search finds for the same model, batch and devices, by the judge of the file's own price.
 
     Raises:
@@ -125,7 +125,7 @@ def searched(
     config, price = prices[min(found)[2]]
     names = dict.fromkeys((*own.causes_s, *price.causes_s))
     saved = {name: own.causes_s.get(name, 0.0) - price.causes_s.get(name, 0.0) for name in names}
-    return Alternative(config, price, result.plan.claims.step_time_s, saved)
+    return SearchedInstead(config, price, result.plan.claims.step_time_s, saved)
 
 
 def why_not_searched(error: InputError | InfeasibleError | OutOfTimeError) -> str:
@@ -133,7 +133,7 @@ def why_not_searched(error: InputError | InfeasibleError | OutOfTimeError) -> st
     return str(error).splitlines()[0]
 
 
-def told(own: TrainerPrice, other: Alternative) -> str:
+def told(own: TrainerPrice, other: SearchedInstead) -> str:
     """What the search would do, and why that is faster, for people."""
     from experiments.verbs.search import degrees
 

@@ -25,6 +25,7 @@ from experiments.exposure import COLLECTIVES, COMPUTE, EXCHANGE, GATHERS, TRANSF
 from simulator.simulate import Simulation
 from strategy.graph.graph import Phase
 from strategy.layout.objective import Priced
+from strategy.lowering.exchange_buckets import in_buckets
 from strategy.program.program import ActKind
 
 FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "update"
@@ -93,7 +94,7 @@ def causes_of_actors(priced: Priced) -> dict[str, str]:
     """Actor -> its cause."""
     communication, ops = communication_causes(priced), priced.graph.by_name
     found = {}
-    for action in priced.arrangement.actions:
+    for action in in_buckets(priced).arrangement.actions:
         cause = communication.get(action.name, LOCAL)
         if cause != COMPUTE:
             found[action.name] = cause

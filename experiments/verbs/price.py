@@ -12,7 +12,7 @@ from experiments.outputs import clean_stdout
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 
 if TYPE_CHECKING:
-    from experiments.trainer_prices import Alternative
+    from experiments.trainer_prices import SearchedInstead
     from strategy.hardware.cluster import Cluster
     from strategy.trainers.priced import PricedMachine, TrainerPrice
     from strategy.trainers.read import ReadConfiguration
@@ -112,7 +112,7 @@ def _machine(args: argparse.Namespace, found: ReadConfiguration) -> tuple[Priced
 def document(
     found: ReadConfiguration,
     price: TrainerPrice,
-    alternative: Alternative | None,
+    alternative: SearchedInstead | None,
     left_out: str | None,
     cost: dict[str, float] | None,
 ) -> dict[str, Any]:

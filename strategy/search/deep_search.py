@@ -25,6 +25,7 @@ from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import solved_as
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.search.contradiction import contradictory, leave_no_candidate
+from strategy.search.exchange_choice import fitted_by_exchange
 from strategy.search.full_layout import priced_in_full, solved_in_full
 from strategy.search.lightest import nothing_fits_deep
 from strategy.search.mixed_refinement import MixedRefinement
@@ -175,7 +176,10 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
     if request.is_small:
         priced = solved_in_full(request, one, priced, budget)
     solved = solved_as(one.found.config, priced, 0)
-    return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
+    try:
+        return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
+    except InfeasibleError as error:
+        return fitted_by_exchange(request, solved, priced, error, simulate, budget)
 
 
 def with_bound(plan: Plan, bound_s: float, status: Status) -> Plan:

@@ -25,6 +25,8 @@ COUNTS = (1, 2, 4, 8, 16, 32)
 """Into so many buckets of equal size all gradients would fit; one where exchanges do not run beside computation."""
 STREAMS = 2
 """Tried with the best size; two collectives at a time share one link, and hide each other's latency."""
+NEARLY = 0.03
+"""A layout that exceeds the memory by no more than this share of it is looked at with buckets."""
 
 
 def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budget) -> Plan:
@@ -39,7 +41,7 @@ def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budg
     if pins.bucket_bytes is not None:
         pinned = replace(plan.config, bucket_bytes=pins.bucket_bytes, exchange_streams=pins.exchange_streams or 1)
         return _exchanging(request, plan, pinned, simulate, UNLIMITED) if pins.bucket_bytes else plan
-    total, sizes = _sizes(plan)
+    total, sizes = _sizes(plan.priced)
     streams = pins.exchange_streams or 1
     for size in sizes:
         best = _faster(
@@ -50,11 +52,35 @@ def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budg
     return best
 
 
-def _sizes(plan: Plan) -> tuple[int, list[int]]:
+def fitted_by_exchange(
+    request: Request, solved: Solved, priced: Priced, error: InfeasibleError, simulate: Simulate, budget: Budget
+) -> Plan:
+    """The plan of a layout that nearly fits, with the first buckets with which it does; it bounds nothing yet.
+
+    Buckets move what is exchanged, and what lies where with it, so that a few bytes more or less are there at once.
+
+    Raises:
+        InfeasibleError: the error that there was without buckets.
+        OutOfTimeError: there is not enough time.
+    """
+    limit, streams = request.memory_limit_bytes, request.pins.exchange_streams or 1
+    is_near = error.smallest_limit is not None and error.smallest_limit <= (1 + NEARLY) * limit
+    for size in _sizes(priced)[1] if is_near and request.pins.bucket_bytes is None else ():
+        config = replace(solved.config, bucket_bytes=size, exchange_streams=streams)
+        bucketed = Priced(priced.graph, solved.layout, request.pipeline_of(config), request.cost)
+        try:
+            found = replace(solved, config=config)
+            return simulated_plan(request, found, simulate, bound_ns=0, priced=bucketed, budget=budget)
+        except InfeasibleError:
+            continue
+    raise error
+
+
+def _sizes(priced: Priced) -> tuple[int, list[int]]:
     """Bytes of all gradients, and of buckets to look at; none where there is nothing to put together."""
-    nbytes = bucketable_bytes(plan.priced)
+    nbytes = bucketable_bytes(priced)
     total = sum(nbytes)
-    counts = COUNTS if plan.pipeline.overlaps else COUNTS[:1]
+    counts = COUNTS if priced.pipeline.overlaps else COUNTS[:1]
     return total, [-(-total // count) for count in counts if count < len(nbytes)]
 
 
