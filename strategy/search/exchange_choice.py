@@ -18,7 +18,7 @@ from strategy.layout.objective import Priced
 from strategy.lowering.exchange_buckets import bucketable_bytes
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import Solved
-from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
+from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.space.request import Request
 
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -26,7 +26,9 @@ COUNTS = (1, 2, 4, 8, 16, 32)
 STREAMS = 2
 """Tried with the best size; two collectives at a time share one link, and hide each other's latency."""
 NEARLY = 0.03
-"""A layout that exceeds the memory by no more than this share of it is looked at with buckets."""
+"""A layout that exceeds the memory by no more than this share of it is looked at with buckets,"""
+SOON_S = 0.5
+"""where a plan takes no longer than this: at scale other layouts are worth the time more."""
 
 
 def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budget) -> Plan:
@@ -65,7 +67,8 @@ def fitted_by_exchange(
     """
     limit, streams = request.memory_limit_bytes, request.pins.exchange_streams or 1
     is_near = error.smallest_limit is not None and error.smallest_limit <= (1 + NEARLY) * limit
-    for size in _sizes(priced)[1] if is_near and request.pins.bucket_bytes is None else ():
+    is_soon = planning_s(len(priced.graph.ops), solved.config) <= SOON_S
+    for size in _sizes(priced)[1] if is_near and is_soon and request.pins.bucket_bytes is None else ():
         config = replace(solved.config, bucket_bytes=size, exchange_streams=streams)
         bucketed = Priced(priced.graph, solved.layout, request.pipeline_of(config), request.cost)
         try:

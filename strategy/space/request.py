@@ -84,7 +84,7 @@ class Pins:
         return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
 
 
-FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
+FEW_DEVICES, MANY_PARAMETERS = 16, 2 * 10**7
 """Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
 
 
