@@ -196,6 +196,7 @@ class RunStore:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with held(self.root, wait_s=self.wait_s), self._connected() as database, database:
+                database.execute("BEGIN IMMEDIATE")  # a table and its version are made together, or not at all
                 database.execute(_SCHEMA)
                 database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 yield database
@@ -207,6 +208,9 @@ class RunStore:
         if not self._database.exists():
             raise InputError("no runs here", where=str(self.root), expected=f"a folder with {self._database.name}")
         with self._connected() as database:
+            if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                # The first writer has made the file and not yet its table, or was killed between: no runs so far.
+                database.execute(_SCHEMA.replace("CREATE TABLE", "CREATE TEMP TABLE"))
             yield database
 
     @contextlib.contextmanager

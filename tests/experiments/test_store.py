@@ -86,6 +86,17 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
             job()
 
 
+def test_a_store_that_is_just_being_made_has_no_runs(tmp_path: Path) -> None:
+    """Its file is there before its table: whoever reads in between finds nothing, and the writer goes on."""
+    store = RunStore(tmp_path)
+    (tmp_path / "runs.sqlite").touch()
+    assert store.list() == ()
+    with pytest.raises(InputError, match="no such run"):
+        store.get(1)
+    run = store.create("train", {})
+    assert store.list() == (run,)
+
+
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     RunStore(tmp_path).create("demo", {})
     database = sqlite3.connect(tmp_path / "runs.sqlite")
