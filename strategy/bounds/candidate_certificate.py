@@ -33,8 +33,8 @@ from strategy.ilp.certificate.words import proof_of, proof_words
 from strategy.layout.step_times import ARRAYS, Overlap, StepTimes, no_times
 from strategy.space.request import Pins
 
-KIND, VERSION = "candidates", 1
-WIDTHS = {"bounds": 5, "paths": 3}
+KIND, VERSION = "candidates", 2
+WIDTHS = {"bounds": 6, "paths": 3}
 """Of arrays with two axes."""
 UNKNOWN = Overlap(allowed=False)
 """How communication runs beside computation is the cluster's to say."""
@@ -101,6 +101,7 @@ def _arrays(bounds: Sequence[tuple[int, LayoutBound]]) -> Arrays:
             NOTHING if one.least is None else one.least,
             NO_PROOF if one.proof is None else words.size,
             len(one.mix.points),
+            one.mix.coarse,
         )
         for (place, one), words in zip(bounds, proofs, strict=True)
     ]
@@ -121,9 +122,9 @@ def _bounds(arrays: Arrays) -> Iterator[tuple[int, LayoutBound]]:
             raise CertificateError("an array of another shape", where=f"certificate.arrays: {name}")
     words, times = _Numbers(arrays["words"]), _Numbers(arrays["times"])
     paths = iter(arrays["paths"].tolist())
-    for place, within_memory, least, size, count in arrays["bounds"].tolist():
+    for place, within_memory, least, size, count, coarse in arrays["bounds"].tolist():
         some = list(itertools.islice(paths, count))
-        mix = PathMix(tuple(_point(times, *each) for _, *each in some), tuple(share for share, *_ in some))
+        mix = PathMix(tuple(_point(times, *each) for _, *each in some), tuple(share for share, *_ in some), coarse)
         proof = None if size == NO_PROOF else proof_of(words.take(size))
         yield place, LayoutBound(mix, bool(within_memory), None if least == NOTHING else least, proof)
     if next(paths, None) is not None or words.left or times.left:

@@ -17,8 +17,8 @@ from strategy.layout.critical_path import critical_path, even_paths
 from strategy.layout.objective import overlap_of
 from strategy.layout.step_times import ARRAYS, MeanPath, StepTimes, in_ticks, mean_path, no_times, step_ns
 
-MOST_SHARES, MOST_PATHS, MOST_COUNTED = 1 << 16, 64, 1 << 44
-"""Of a mix, and of how often its paths pass anything: sums of more could not be counted."""
+MOST_SHARES, MOST_PATHS, MOST_COUNTED, MOST_COARSE = 1 << 16, 64, 1 << 44, 62
+"""Of a mix, of how often its paths pass anything, and of bits left out: sums of more could not be counted."""
 
 
 def mixed(paths: Sequence[MeanPath], shares: Sequence[int]) -> MeanPath:
@@ -31,6 +31,12 @@ def mixed(paths: Sequence[MeanPath], shares: Sequence[int]) -> MeanPath:
     return MeanPath(StepTimes(**total, overlap=first.overlap), sum(shares) * common)
 
 
+def coarsened(path: MeanPath, bits: int) -> MeanPath:
+    """A path that is no longer, in coarser units: what it counts is rounded down, what a step counts is rounded up."""
+    counts = {name: getattr(path.counts, name) >> bits for name in ARRAYS}
+    return MeanPath(replace(path.counts, **counts), -(-path.number >> bits))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PathMix:
     """Paths through a step, each as often as its share says.
@@ -38,14 +44,18 @@ class PathMix:
     Attributes:
         points: times under which a path is the longest; None: those that pass all stages about alike, together.
         shares: of each, whole numbers.
+        coarse: so many bits of what its paths count are left out, where sums of costs would be too large without.
     """
 
     points: tuple[StepTimes | None, ...]
     shares: tuple[int, ...]
+    coarse: int = 0
 
     def mean(self, pipeline: Pipeline, stages: int, cost: CostModel) -> MeanPath:
         """What its paths count, on a pipeline of so many stages."""
-        return mixed([_path(point, pipeline, stages, cost) for point in self.points], self.shares)
+        return coarsened(
+            mixed([_path(point, pipeline, stages, cost) for point in self.points], self.shares), self.coarse
+        )
 
     def checked_mean(self, pipeline: Pipeline, stages: int, cost: CostModel) -> MeanPath:
         """The same, of a mix that others wrote.
@@ -57,6 +67,8 @@ class PathMix:
             raise CertificateError("a mix of no paths", got=f"{len(self.points)} paths, {len(self.shares)} shares")
         if min(self.shares) < 0 or not 0 < sum(self.shares) <= MOST_SHARES:
             raise CertificateError("shares that no mix has", expected=f"none below 0, in all 1 to {MOST_SHARES}")
+        if not 0 <= self.coarse <= MOST_COARSE:
+            raise CertificateError("bits that no count has", got=self.coarse, expected=f"0 to {MOST_COARSE}")
         for point in self.points:
             if point is not None:
                 _check(point, pipeline, stages)

@@ -26,10 +26,7 @@ def build_core(problem: Problem, *, budget: Budget = UNLIMITED) -> Core:
         NoChoiceError: a node has no choice that is allowed.
         OutOfTimeError: the time is up.
     """
-    sizes = [len(node.costs) for node in problem.nodes]
-    own = _saturated(itertools.chain.from_iterable(node.costs for node in problem.nodes))
-    cells = [len(edge.costs) for edge in problem.edges]
-    entries = _saturated(itertools.chain.from_iterable(edge.costs for edge in problem.edges))
+    (own, sizes), (entries, cells) = _own_costs(problem), _table_costs(problem)
     total = _sum_of_largest(own, sizes) + _sum_of_largest(entries, cells)
     if total > MAX_TOTAL_COST:
         raise InputError(
@@ -67,6 +64,23 @@ def build_core(problem: Problem, *, budget: Budget = UNLIMITED) -> Core:
     else:
         core.subtract_minima()
     return core
+
+
+def largest_cost(problem: Problem) -> int:
+    """What no legal choice costs more than: the largest legal cost of every node and edge, added up."""
+    return _sum_of_largest(*_own_costs(problem)) + _sum_of_largest(*_table_costs(problem))
+
+
+def _own_costs(problem: Problem) -> tuple[IntArray, list[int]]:
+    """Costs of all nodes' choices, one after the other, and how many each has."""
+    sizes = [len(node.costs) for node in problem.nodes]
+    return _saturated(itertools.chain.from_iterable(node.costs for node in problem.nodes)), sizes
+
+
+def _table_costs(problem: Problem) -> tuple[IntArray, list[int]]:
+    """Entries of all edges' tables, one after the other, and how many each has."""
+    cells = [len(edge.costs) for edge in problem.edges]
+    return _saturated(itertools.chain.from_iterable(edge.costs for edge in problem.edges)), cells
 
 
 def _add_memory(core: Core, problem: Problem, limit: int) -> None:

@@ -16,12 +16,14 @@ from strategy.bounds.layout_bound import LayoutBound
 from strategy.bounds.path_mix import EVEN, PathMix
 from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, evaluate
-from strategy.ilp.solve import solve
+from strategy.ilp.solve import MAX_TOTAL_COST, largest_cost, solve
 from strategy.ilp.solve.solution import Solution
 from strategy.space.layout_problem import LayoutProblem, layout_problem
 from strategy.space.restriction import restrict
 from strategy.space.space import SearchSpace
 
+MOST_BITS = 22
+"""Of what a step counts: finer bounds would not be seen, and a single cost might be taken for one that is forbidden."""
 START_SHARE = 0.5
 """Share of the time that is left for the choice that solving begins with."""
 
@@ -61,15 +63,23 @@ class WeightedProblem:
     ) -> WeightedProblem:
         """The problem of some paths, built; bounds may be below costs by the part `gap`.
 
+        Where costs are too large to be added exactly (long pipelines of large models), the paths are coarser.
+
         Raises:
             OutOfTimeError: the time ran out before.
         """
         if budget.is_over():
             raise OutOfTimeError("the time is up; raise the time limit")
-        paths = mix.mean(space.pipeline, len(space.stages.placements), space.cost)
-        space = replace(space, along=paths)
-        problem = layout_problem(space, limit=limit, budget=budget)
-        cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * paths.number + 1
+        through = space.pipeline, len(space.stages.placements), space.cost
+        left_out = max(0, mix.mean(*through).number.bit_length() - MOST_BITS)
+        while True:
+            mix = replace(mix, coarse=mix.coarse + left_out)
+            space = replace(space, along=mix.mean(*through))
+            problem = layout_problem(space, limit=limit, budget=budget)
+            left_out = (largest_cost(problem.problem) // (MAX_TOTAL_COST + 1)).bit_length()
+            if not left_out:
+                break
+        cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * space.paths.number + 1
         return WeightedProblem(space, mix, problem, budget, cutoff, gap)
 
     def rule_based(self) -> dict[str, Signature] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from strategy.base.errors import CertificateError
 from strategy.bounds.multipliers import MOST_NS
-from strategy.bounds.path_mix import EVEN, MOST_PATHS, MOST_SHARES, PathMix
+from strategy.bounds.path_mix import EVEN, MOST_COARSE, MOST_PATHS, MOST_SHARES, PathMix
 from strategy.cost.cost import CostModel
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.makespan import makespan_ns
@@ -51,7 +51,9 @@ def test_no_mix_is_longer_than_a_step() -> None:
             continue
         pipeline = found[0]
         points = [rng.choice([None, random_point(rng, *found)]) for _ in range(rng.randint(1, 3))]
-        mix = PathMix(tuple(points), tuple(rng.randint(0, 5) + (at == 0) for at in range(len(points))))
+        mix = PathMix(
+            tuple(points), tuple(rng.randint(0, 5) + (at == 0) for at in range(len(points))), rng.choice([0, 1, 5, 9])
+        )
         paths = mix.checked_mean(*found)
         times = random_point(rng, *found)
         schedule, count = pipeline.schedule, pipeline.num_micro_batches
@@ -85,6 +87,8 @@ def test_what_is_no_mix_is_refused() -> None:
         (PathMix((None,) * (MOST_PATHS + 1), (1,) * (MOST_PATHS + 1)), pipeline, "a mix of no paths"),
         (PathMix((None, None), (3, -2)), pipeline, "shares that no mix has"),
         (PathMix((random_point(rng, pipeline, 2, cost),), (1,)), pipeline, "times of another pipeline"),
+        (PathMix((None,), (1,), -1), pipeline, "bits that no count has"),
+        (PathMix((None,), (1,), MOST_COARSE + 1), pipeline, "bits that no count has"),
         (PathMix((longest,), (1,)), Pipeline(10**5, overlaps=True), "too long to be counted"),
     ]
     many, point = Pipeline(1 << 20, overlaps=True), StepTimes(**no_times(8, 1), overlap=overlap_of(pipeline, cost))

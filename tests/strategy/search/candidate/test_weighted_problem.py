@@ -10,7 +10,9 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.bounds.path_mix import mixed
 from strategy.ilp.problem import evaluate
+from strategy.ilp.solve import largest_cost
 from strategy.passes.training import Training
+from strategy.search.candidate import weighted_problem
 from strategy.search.candidate.weighted_problem import WeightedProblem
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.space import SearchSpace
@@ -38,6 +40,24 @@ def test_what_a_person_would_choose_is_where_solving_begins(space: SearchSpace) 
     best, begun = (evaluate(problem.problem, problem.choice_of(known)).cost for known in (signatures, rule_based))
     assert answer.bound_ns == -(-best // space.paths.number)
     assert best <= begun
+
+
+def test_costs_that_are_too_large_to_be_added_are_coarser(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bound is one of the finer problem, to about the bits that are left, and so is its cutoff."""
+    fine = WeightedProblem.of(space, None, UNLIMITED, None)
+    exact = fine.solve()
+    most = largest_cost(fine.problem.problem)
+    for bits in (1, 3, 5):
+        monkeypatch.setattr(weighted_problem, "MAX_TOTAL_COST", most >> bits)
+        coarse = WeightedProblem.of(space, None, UNLIMITED, None)
+        assert coarse.mix.coarse == bits
+        assert largest_cost(coarse.problem.problem) <= most >> bits
+        answer = coarse.solve()
+        assert 0.9 * exact.bound_ns <= answer.bound_ns <= exact.bound_ns
+        assert answer.why is not None
+        assert answer.why.mix.coarse == bits
+        wanted = WeightedProblem.of(space, None, UNLIMITED, exact.bound_ns + 1).solve()
+        assert wanted.signatures is not None
 
 
 def test_a_space_by_hand_has_no_other_start() -> None:
