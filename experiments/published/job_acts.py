@@ -34,13 +34,14 @@ def simulated_seconds(jobs: Sequence[Job], fitted: FittedConstants) -> Floats:
     stages, work = terms.stages, pricing.work
     found = np.empty(len(jobs))
     for i, job in enumerate(jobs):
-        shared_s = stages.head[i] / job.pp if stages.even[i] else 0.0
+        apart_s = float(stages.apart[i] * stages.head[i])
+        shared_s = (stages.head[i] - apart_s) / job.pp
         program = _passes(
             job,
             int(work.micro_batches[i]),
             whole_s=float(stages.body[i] + shared_s),
             forward_share=1 / (1 + BACKWARD + float(work.recompute[i])),
-            head_s=0.0 if stages.even[i] else float(stages.head[i]),
+            head_s=apart_s,
         )
         message_s = float(stages.message[i]) / (2 * job.virtual) if job.pp > 1 else 0.0
         program = _with_messages(program, message_s, float(terms.reduced[i]), float(terms.update[i]))

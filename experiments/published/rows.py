@@ -60,6 +60,8 @@ _FUSED_FROM = {"dev": 12, "lts": 16}
 """Minor release of Megatron-Core from which "auto" fuses attention in deterministic runs, by kind of container."""
 _NEW_SYSTEMS = ("Megatron-Bridge", "Megatron-Core", "InternEvo", "NeMo", "Primus", "MaxText", "DeepSpeed (HF)")
 """Systems of 2023 and later: where a row does not say, their attention is fused."""
+_TUNED = ("Megatron-Bridge (NeMo)", "NeMo (ROCm)")
+"""NeMo as tuned for benchmarks: its runs that say so multiply 8 bits or fewer, and the first's keep everything."""
 _SHARE_OF_MEMORY = 0.5
 """Weights, gradients and optimiser of a cut that a row leaves open take no more of a device."""
 
@@ -196,11 +198,14 @@ def _cut(
 
 
 def _given_cut(cells: Cells) -> tuple[int, int, int, int]:
-    """Ranks along the tensor, the pipeline and the context axis as the row has them, 1 where it is blank; devices."""
+    """Ranks along the tensor, the pipeline and the context axis as the row has them, 1 where it is blank; devices.
+
+    Where the number of devices contradicts that of replicas, the devices count: there are as many replicas as fit.
+    """
     tp, pp, cp = (count(cells, name, 1) for name in ("tp", "pp", "cp"))
-    gpus = count(cells, "num_gpus", tp * pp * cp * _REPLICAS)
+    gpus = count(cells, "num_gpus", tp * pp * cp * count(cells, "dp", _REPLICAS))
     dp = count(cells, "dp", max(gpus // (tp * pp * cp), 1))
-    if dp * tp * pp * cp != gpus:
+    if dp * tp * pp * cp != gpus and gpus % (tp * pp * cp):
         raise Unsupported(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} = {dp * tp * pp * cp} is not num_gpus {gpus}")
     return tp, pp, cp, gpus
 
@@ -262,8 +267,14 @@ def age_years(version: str) -> float:
 
 
 def precisions_of(cells: Cells) -> list[str]:
-    """The precision of products, or each of those that a recipe leaves open; halves where nothing is said."""
-    texts = (cells["precision_recipe"] or cells["dtype"] or "bf16").split("-or-")
+    """The precision of products, or each of those that a recipe leaves open.
+
+    Halves where nothing is said, but for systems tuned for benchmarks on devices that multiply 8 bits.
+    """
+    usual = "bf16"
+    if cells["framework"].startswith(_TUNED) and (device := sheet(cells)).eight > device.half:
+        usual = "fp8"
+    texts = (cells["precision_recipe"] or cells["dtype"] or usual).split("-or-")
     return [first(text, "dtype", PRECISIONS) for text in texts]
 
 
@@ -301,6 +312,8 @@ def recomputes_of(cells: Cells) -> list[tuple[str, float]]:
         raise Unsupported(f"recompute: got {text!r}, expected none, selective or full")
     if cells["framework"].startswith("MaxText"):
         return [("full", 1.0)]
+    if cells["framework"].startswith(_TUNED[0]):
+        return [("none", 1.0)]
     return [("none", 0.8), ("selective", 0.1), ("full", 0.1)]
 
 
@@ -330,7 +343,7 @@ FIELDS = (
 
 
 def defaults(row: Row) -> str:
-    """What was taken where the row is blank: 'micro_batch 1 or 2; recompute none or full'."""
+    """What was taken where the row is blank or contradicts itself: 'micro_batch 1 or 2; recompute none or full'."""
     said = []
     for column, name in FIELDS:
         if not row.cells.get(column, "").strip() or (
@@ -338,6 +351,9 @@ def defaults(row: Row) -> str:
         ):
             values = dict.fromkeys(_said(getattr(one.job, name)) for one in row.candidates)
             said.append(f"{column} {' or '.join(values)}")
+    replicas = row.candidates[0].job.dp
+    if row.cells.get("dp", "").strip() and figure(row.cells, "dp") != replicas:
+        said.append(f"dp {replicas}, by the number of GPUs")
     return "; ".join(said)
 
 

@@ -101,7 +101,9 @@ PROFILES = {
         replace(_ENGINE, name="megatron-deepspeed"),
         replace(_ENGINE, name="deepspeed-zero"),
         Profile("oneflow", slack="slack.oneflow", moved="moved.oneflow"),
-        Profile("torchtitan", slack="slack.torchtitan", moved="moved.compiled", tp="tp.exposed.titan"),
+        Profile(
+            "torchtitan", slack="slack.torchtitan", moved="moved.compiled", tp="tp.exposed.titan", gradient_bytes=4.0
+        ),
         Profile("llm-foundry", slack="slack.foundry", moved="moved.foundry", step="step.eager"),
         _CORE,
         _TESTED,

@@ -35,7 +35,7 @@ CONSTANTS = (
                f"time of products in steps over that of kernels by themselves, {generation}, {precision}")
       for generation, precision in _RATES),
     Constant("products.row8", 1.4, 0.3, "time of row-wise scaled 8-bit products over tensor-wise ones"),
-    Constant("rate.capped", 0.85, 0.15, "clock of an H100 held to 500 W over one of 700 W"),
+    Constant("rate.power", 0.5, 0.3, "exponent of a board's power in the rate that its device sustains"),
     Constant("gemm.shape", 1.0, 0.5, "time that a product loses in steps by its shape over what it loses by itself"),
     Constant("gemm.odd", 0.2, 1.0, "more time of a product with a dim that is no multiple of 64"),
     Constant("gemm.ragged", 4.0, 0.7, "more time of a product with a dim that is odd"),
@@ -78,7 +78,6 @@ class KernelRates:
         families = [_family(job.device) for job in jobs.jobs]
         profiles = [PROFILES[job.framework] for job in jobs.jobs]
         self.jobs = jobs
-        self._capped = jobs.power_cap_w > 0
         self._by_row = jobs.where(precision="row8")
         own = [_longer_name(name, job.precision) for name, job in zip(families, jobs.jobs, strict=True)]
         self._products = Lookup(own)
@@ -96,7 +95,7 @@ class KernelRates:
         return self.jobs.memory_bytes_per_s * c["bytes.rate"]
 
     def _clock(self, c: Constants) -> Floats:
-        return np.where(self._capped, c["rate.capped"], 1.0)
+        return np.asarray(self.jobs.power ** c["rate.power"], dtype=float)
 
     def _half_longer(self, c: Constants) -> Floats:
         return self._half.of(c) / self._clock(c)
@@ -168,7 +167,7 @@ class InSteps:
 def in_steps_on(sheet: DeviceSheet, width: str, c: Constants) -> InSteps:
     """What kernels take longer on one device, with operands of a width."""
     family = _family(sheet)
-    clock = c["rate.capped"] if sheet.power_cap_w else 1.0
+    clock = clock_of(sheet, c)
     products = c[_longer_name(family, width)] / clock
     attention = c[f"flash.{_flash_like(family)}"] / clock
     return InSteps(
@@ -181,6 +180,11 @@ def in_steps_on(sheet: DeviceSheet, width: str, c: Constants) -> InSteps:
         c["gemm.odd"],
         c["gemm.ragged"],
     )
+
+
+def clock_of(sheet: DeviceSheet, c: Constants) -> float:
+    """The rate that a device sustains over that of another with the same peaks, by the power of their boards."""
+    return float(sheet.power ** c["rate.power"])
 
 
 def _family(sheet: DeviceSheet) -> Generation | Maker:

@@ -91,8 +91,9 @@ def _of_stage(
     master = (np.where(j.bits == 32, 8.0, adam) - 4 * (2 - j.moments)) * trained
     of_experts = np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1)
     shared = (held - experts) / j.spread + experts / np.minimum(of_experts, j.spread)
-    parameters = width * np.where(j.zero >= 3, shared + 2 * layer, held)
-    gradients = gradient * np.where(j.zero >= 2, shared + layer, held)
+    through = (j.zero >= 3) & (j.pp > 1)  # a stage of a pipeline keeps what it gathered until its last backward pass
+    parameters = width * np.where(j.zero >= 3, shared + np.where(through, held, 2 * layer), held)
+    gradients = gradient * np.where((j.zero >= 2) & ~through, shared + layer, held)
     # Of one layer, gradients of weights are there as the products make them, beside what they are added to.
     made = work.parameters * j.pp / np.maximum(j.layers, 1)
     gradients = gradients + np.where(fused & (j.zero < 2), 2 * trained * made, 0.0)
@@ -211,21 +212,20 @@ def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) ->
 
 _MEASURED = ("megatron-deepspeed", "oneflow", "oneflow-noclip", "torchtitan")
 """Frameworks whose reserved memory the constants rest on; of the others only what must be there is believed."""
-_MARGIN = 0.95
-"""Share of the memory beyond which there is alarm: a miss costs a job, a false alarm a second look; errors are 5 %."""
+_MARGIN = 0.94
+"""Share of the memory beyond which there is alarm: a miss costs a job, a false alarm a second look; errors are 5 %.
+
+Where only states are believed, there is alarm from as much beyond the memory.
+"""
 
 
 def overflows(jobs: Jobs, held: Footprint) -> npt.NDArray[np.bool_]:
-    """Whether a GPU's memory is exceeded; what the allocator can give back before it fails does not count.
-
-    Of Megatron-DeepSpeed the spare counts: it is what its contiguous buffers cannot give back.
-    """
+    """Whether a GPU's memory is exceeded; what the allocator can give back before it fails does not count."""
     frameworks = [job.framework for job in jobs.jobs]
     measured = np.array([name in _MEASURED for name in frameworks])
-    kept = np.array([PROFILES[name].deepspeed for name in frameworks])
     states = held.parameters + held.gradients + held.optimiser
-    needed = held.driver - np.where(kept, 0.0, held.reserved - held.allocated)
-    return np.where(measured, needed > _MARGIN * jobs.memory_bytes, states > jobs.memory_bytes)
+    needed = held.driver - (held.reserved - held.allocated)
+    return np.where(measured, needed > _MARGIN * jobs.memory_bytes, states > jobs.memory_bytes / _MARGIN)
 
 
 _USABLE = 0.94

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from strategy.closed_form.products import Floats
 
@@ -21,19 +20,20 @@ class StageSeconds:
     """Seconds of one micro-batch, forward and backward.
 
     `body` is of a stage's layers, `head` of the logits and the loss, `message` of what a stage with a neighbour sends
-    and cannot hide. `even` stages share the head out between them.
+    and cannot hide. `apart` is the share of the head that the last stage has on top of its layers; the rest is shared
+    out between all stages.
     """
 
     body: Floats
     head: Floats
     message: Floats
-    even: npt.NDArray[np.bool_]
+    apart: Floats
 
 
 def step_seconds(stages: StageSeconds, micro_batches: Floats, pp: Floats, virtual: Floats) -> Floats:
     """Seconds from the first forward to the last backward pass."""
     message = np.where(pp > 1, stages.message, 0.0)
-    shared = np.where(stages.even, stages.head / pp, 0.0)
-    last = stages.body + np.where(stages.even, shared, stages.head) + message
+    shared = (1 - stages.apart) * stages.head / pp
+    last = stages.body + stages.apart * stages.head + shared + message
     others = (pp - 1) * (stages.body + shared + message)
     return np.asarray(micro_batches * last + others / virtual, dtype=float)

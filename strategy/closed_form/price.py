@@ -34,6 +34,8 @@ _MESSAGE_KERNELS = 8
 
 1F1B sends and receives in one batch; where stages are interleaved, passes wait for their messages one by one: twice.
 """
+_OF_LAST = 25 / 40
+"""Of the kernels of embedding, logits and loss, the share of the last stage: it has no embedding."""
 _SHARDING_KERNELS = 6
 """Calls to the host's libraries to gather a layer's parameters, or to scatter its gradients."""
 _TIMED_BEFORE = 0.7
@@ -44,6 +46,7 @@ _MOVED_BESIDE = 3.5
 """What an optimiser moves beside its moments, where reading or writing one is 1: a gradient, a weight, twice over."""
 CONSTANTS = (
     Constant("bytes.optimiser", 30.0, 0.3, "bytes that Adam moves per parameter"),
+    Constant("head.apart", 0.7, 0.3, "share of the head on top of layers that divide evenly; layouts share the rest"),
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
     Constant("host.sharpness.routed", 1.5, 0.3, "the same where the host waits for counts of routed tokens"),
@@ -142,7 +145,11 @@ class Pricing:
         self._routed = Lookup([profile.routed for profile in profiles])
         self._tested = np.array([profile.deterministic for profile in profiles])
         self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
-        self._even = np.array([profile.even for profile in profiles])
+        # Layers that do not divide are dealt out along with embedding and head; of those that do nobody says.
+        even = np.array([profile.even for profile in profiles])
+        self._even = even & (np.mod(jobs.layers, jobs.pp * jobs.virtual) != 0)
+        self._unsaid = even & ~self._even
+        self._edge_kernels = self.work.edge_kernels * np.where((jobs.pp > 1) & ~self._even, _OF_LAST, 1.0)
         deepest = np.where(self._even, jobs.layers / jobs.pp, np.ceil(jobs.layers / jobs.pp))
         self._per_stage = deepest / jobs.layers
         self._gradient = gradient_bytes(jobs)
@@ -167,7 +174,8 @@ class Pricing:
         """What the seconds of a step go to, of jobs that neither shard parameters nor wait for a loader."""
         j, work, terms, blocks = self.jobs, self.work, self.terms(c), self._blocks(c)
         stages, count, share = terms.stages, work.micro_batches, self._per_stage
-        head = np.where(stages.even, stages.head / j.pp, stages.head)
+        shared = (1 - stages.apart) * stages.head / j.pp
+        head = stages.apart * stages.head + shared
         message = np.where(j.pp > 1, stages.message, 0.0)
         late = blocks.seconds(self._sharpness.of(c)) - (blocks.compute + blocks.tensor + blocks.others)
         compute = {
@@ -182,7 +190,7 @@ class Pricing:
             "messages": count * message,
             "reduced": terms.reduced,
         }
-        bubble = {"fill and drain": (j.pp - 1) * (stages.body + head * stages.even + message) / j.virtual}
+        bubble = {"fill and drain": (j.pp - 1) * (stages.body + shared + message) / j.virtual}
         other = {"host": count * (share * late + self._engine_s(c))}
         busy = sum((seconds for cause in (compute, exposed, bubble, other) for seconds in cause.values()), np.zeros(1))
         exposed["replicas"] = (terms.stretch - 1) * busy
@@ -197,11 +205,11 @@ class Pricing:
             body=self._blocks(c).seconds(self._sharpness.of(c)) * self._per_stage + self._added(c) + self._engine_s(c),
             head=_soft_maximum(
                 self._slack.of(c) * self._kernels.head(self.work, c),
-                self.work.edge_kernels * self._issue_s(c),
+                self._edge_kernels * self._issue_s(c),
                 self._sharpness.of(c),
             ),
             message=2 * j.virtual * (c["pp.exposed"] * self.exchange.pp + issued * self._issue_s(c)),
-            even=self._even,
+            apart=np.where(self._even, 0.0, np.where(self._unsaid, np.minimum(c["head.apart"], 1.0), 1.0)),
         )
         aged = np.where(self._bridge, c["release.yearly"] ** j.release, 1.0)
         wait = np.where(self._vision, c["jitter.vision"], c["jitter.language"]) * np.log2(np.maximum(j.dp, 1))
@@ -266,10 +274,14 @@ class Pricing:
         return np.where(self.jobs.frozen > 0, 0.0, exchanged)
 
     def _gathered(self, c: Constants) -> Floats:
-        """Seconds of gathering sharded parameters for both passes and of scattering gradients."""
+        """Seconds of gathering sharded parameters for both passes and of scattering gradients.
+
+        Stages of a pipeline keep what they gathered until their last backward pass.
+        """
         moves = self.exchange
+        times = np.where(self.jobs.pp > 1, 1.0, self.work.micro_batches)
         passes = 3 - self.jobs.frozen
-        return moves.gather * self._over(moves.dp_far, c) * self._gather.of(c) * passes * self.work.micro_batches
+        return moves.gather * self._over(moves.dp_far, c) * self._gather.of(c) * passes * times
 
     def _update(self, c: Constants) -> Floats:
         """Seconds of the optimiser, by the bytes that it moves."""

@@ -24,6 +24,7 @@ from strategy.base.errors import present
 from strategy.closed_form import collectives
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.collectives import Group, family_of
+from strategy.closed_form.kernels import clock_of
 from strategy.cost.kernel_prices import has_kernel, kernel_seconds, least_seconds, sheet_of
 from strategy.cost.measurement import Features
 from strategy.graph.ops import cost_class
@@ -129,7 +130,7 @@ def unpublished(cluster: Cluster) -> tuple[str, ...]:
 
 def _s_per_convolved_flop(device: Device, half: str) -> float:
     sheet, constants = sheet_of(device), shipped().constants
-    clock = constants["rate.capped"] if sheet.power_cap_w else 1.0
+    clock = clock_of(sheet, constants)
     width = "single" if sheet.generation is Generation.VOLTA and not half else "half"
     return 1 / (device.product_flop_per_s(_dtype(half)) * clock * constants[f"conv.{width}"])
 

@@ -54,8 +54,8 @@ class DeviceSheet:
 
     `domain` is the number of GPUs that reach each other over NVLink (or what its maker has instead), all links of one
     together at `link_bytes_per_s`; `nic_bytes_per_s` is a GPU's share of its node's NICs. Widths that the tensor cores
-    lack take the next wider one's peak. `products` are its maker's names of it, `power_cap_w` the watts that its board
-    holds it to, where those are fewer than it could take.
+    lack take the next wider one's peak. `products` are its maker's names of it, `power` the watts of its board over
+    those of another one with the same peaks: what a device sustains is bound by its power.
     """
 
     name: str
@@ -71,7 +71,7 @@ class DeviceSheet:
     domain: int
     nic_bytes_per_s: float
     products: tuple[str, ...] = ()
-    power_cap_w: int = 0
+    power: float = 1.0
     maker: Maker = Maker.NVIDIA
     wiring: Wiring = Wiring.SWITCH
 
@@ -117,10 +117,10 @@ _SHEETS = (
         "H100", Generation.HOPPER, 80 * GIB, 3350e9, 132, 67 * _T, 989 * _T, 1979 * _T, 1979 * _T, 450e9, 8, 50e9,
         ("H100-SXM5-80GB", "H100-SXM-80GB", "H100-PCIE-80GB", "NVIDIA H100 80GB HBM3"),
     ),
-    # Grand Teton's board holds the H100 to 500 W and carries HBM2e.
+    # Grand Teton's board holds the H100 to 500 W, of 700, and carries HBM2e.
     DeviceSheet(
         "H100-96", Generation.HOPPER, 96 * GIB, 2400e9, 132, 67 * _T, 989 * _T, 1979 * _T, 1979 * _T, 450e9, 8, 50e9,
-        power_cap_w=500,
+        power=500 / 700,
     ),
     DeviceSheet(
         "H200", Generation.HOPPER, 141 * GIB, 4800e9, 132, 67 * _T, 989 * _T, 1979 * _T, 1979 * _T, 450e9, 8, 50e9,
@@ -132,7 +132,7 @@ _SHEETS = (
     ),
     DeviceSheet(
         "B300", Generation.BLACKWELL, 268 * GIB, 8000e9, 148, 75 * _T, 2250 * _T, 4500 * _T, 13500 * _T, 900e9, 8,
-        100e9, ("B300-SXM", "NVIDIA B300"),
+        100e9, ("B300-SXM", "NVIDIA B300"), power=1100 / 1000,
     ),
     DeviceSheet(
         "GB200", Generation.BLACKWELL, 186 * GIB, 8000e9, 152, 80 * _T, 2450 * _T, 4900 * _T, 9800 * _T, 900e9, 64,
@@ -140,7 +140,7 @@ _SHEETS = (
     ),
     DeviceSheet(
         "GB300", Generation.BLACKWELL, 277 * GIB, 8000e9, 152, 80 * _T, 2450 * _T, 4900 * _T, 14700 * _T, 900e9, 64,
-        100e9, ("NVIDIA GB300",),
+        100e9, ("NVIDIA GB300",), power=1400 / 1200,
     ),
     # The A100 for export: two thirds of its NVLink.
     DeviceSheet(
@@ -164,7 +164,7 @@ _SHEETS = (
     ),
     DeviceSheet(
         "MI325X", Generation.HOPPER, 256 * GIB, 6000e9, 304, 163.4 * _T, 1307.4 * _T, 2614.9 * _T, 2614.9 * _T, 448e9,
-        8, 50e9, ("AMD Instinct MI325X",), maker=Maker.AMD, wiring=Wiring.MESH,
+        8, 50e9, ("AMD Instinct MI325X",), power=1000 / 750, maker=Maker.AMD, wiring=Wiring.MESH,
     ),
     DeviceSheet(
         "MI350X", Generation.BLACKWELL, 288 * GIB, 8000e9, 256, 144.2 * _T, 2306.9 * _T, 4613.7 * _T, 9227.5 * _T,

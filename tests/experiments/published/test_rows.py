@@ -65,6 +65,23 @@ def test_deepspeed_of_which_nothing_is_said_shares_everything() -> None:
     assert job(framework="DeepSpeed ZeRO-3", zero_stage="1").zero == 1
 
 
+def test_the_number_of_gpus_goes_before_that_of_replicas() -> None:
+    contradicts = cells(dp="8")
+    assert job(dp="8").dp == 16, "64 GPUs over 2 x 2"
+    assert "dp 16, by the number of GPUs" in defaults(Row(2, contradicts, candidates(contradicts)))
+    assert "dp" not in defaults(Row(2, cells(dp="16"), candidates(cells(dp="16"))))
+    assert job(dp="3", num_gpus="").gpus == 12
+    with pytest.raises(Unsupported, match="is not num_gpus 63"):
+        jobs(dp="8", num_gpus="63")
+
+
+def test_what_is_tuned_for_benchmarks_multiplies_8_bits_where_nothing_is_said() -> None:
+    blank = {"framework": "Megatron-Bridge (NeMo)", "dtype": "", "recompute": ""}
+    assert [(one.precision, one.recompute) for one in jobs(**blank)] == [("eight", "none")]
+    assert {one.precision for one in jobs(**blank | {"gpu": "A100"})} == {"half"}
+    assert {one.precision for one in jobs(**blank | {"framework": "InternEvo"})} == {"half"}
+
+
 def test_attention_of_old_deterministic_tests_is_not_fused_but_that_of_releases_is() -> None:
     old = {"framework_version": "0.12.0 lts", "attention_impl": "auto"}
     assert not job(**old).flash

@@ -77,7 +77,7 @@ def test_what_no_run_was_like_is_flagged(job: Make) -> None:
 
 
 def test_zero_stages_hold_less(job: Make) -> None:
-    held = estimate([job(zero=stage, gpus=256, global_batch=2048) for stage in (0, 1, 3)], shipped()).footprint
+    held = estimate([job(zero=stage, pp=1, gpus=256, global_batch=2048) for stage in (0, 1, 3)], shipped()).footprint
     assert list(held.allocated) == sorted(held.allocated, reverse=True)
     assert (held.driver > held.reserved).all()
     assert (held.reserved >= held.allocated).all()

@@ -55,6 +55,17 @@ def test_stages_hold_what_their_schedule_has_in_flight() -> None:
     assert (half, least) == pytest.approx((whole / 2, whole / 4))
 
 
+def test_stages_keep_the_weights_that_they_gathered_and_their_gradients_where_all_is_shared_out() -> None:
+    """Two replicas of three layers: of a pipeline all of a stage is there, without one two layers of twelve."""
+    staged = held(replace(TEST, framework="torchtitan", zero=3))
+    layer = 12 * 512**2 + 8 * 512
+    stage = 3 * layer + 50304 * 512
+    assert staged.parameters[0] == 2 * (stage / 2 + stage)
+    assert staged.gradients[0] == 4 * stage
+    alone = held(replace(TEST, framework="torchtitan", zero=3, pp=1))
+    assert alone.parameters[0] == pytest.approx(2 * ((12 * layer + 50304 * 512) / 8 + 2 * layer))
+
+
 def test_frozen_weights_have_no_gradients_and_no_optimiser(job: Make) -> None:
     full, adapted = job(recompute="none"), job(recompute="none", frozen=True, adapter_rank=16)
     found = held(full, adapted)

@@ -9,9 +9,10 @@ from strategy.closed_form.pipeline import StageSeconds, step_seconds
 
 
 def step(pp: int, m: int, v: int = 1, *, body: float = 1.0, head: float = 0.0, message: float = 0.0,
-         even: bool = False) -> float:  # fmt: skip
+         apart: float = 1.0) -> float:  # fmt: skip
     arrays = (np.array([value]) for value in (body, head, message))
-    return float(step_seconds(StageSeconds(*arrays, np.array([even])), np.array([m]), np.array([pp]), np.array([v]))[0])
+    stages = StageSeconds(*arrays, np.array([apart]))
+    return float(step_seconds(stages, np.array([m]), np.array([pp]), np.array([v]))[0])
 
 
 @pytest.mark.parametrize(("pp", "m"), [(1, 1), (1, 8), (4, 4), (8, 64)])
@@ -26,7 +27,12 @@ def test_interleaving_divides_the_bubble() -> None:
 
 def test_the_longest_stage_sets_the_pace() -> None:
     assert step(4, 100, head=0.5) == pytest.approx(100 * 1.5 + 3)
-    assert step(4, 100, head=0.4, even=True) == pytest.approx(103 * 1.1)
+    assert step(4, 100, head=0.4, apart=0.0) == pytest.approx(103 * 1.1)
+
+
+def test_a_head_that_is_partly_shared_out_lies_between() -> None:
+    """A quarter is on top of the last stage; of the rest each of four stages has a fourth."""
+    assert step(4, 100, head=0.4, apart=0.25) == pytest.approx(100 * (1.1 + 0.075) + 3 * 1.075)
 
 
 def test_messages_are_for_neighbours() -> None:
