@@ -107,7 +107,7 @@ def drawn(draw: random.Random) -> tuple[GptConfig, Training, PlanConfig]:
 def test_no_plan_holds_less_than_its_rows_say() -> None:
     """Of random configurations, as they are laid out, under random weights of everything: what has none may be held
     for nobody, at the point that is found, and until the end of the step what is cheaper so."""
-    draw, covered = random.Random(8), Counter[str]()
+    draw, covered = random.Random(11), Counter[str]()
     for _ in range(CASES):
         model, training, config = drawn(draw)
         asked, short = (
