@@ -110,7 +110,7 @@ def test_held_out_runs_are_predicted_as_well_as_promised(
     found: Mapping[str, Any] = json.loads(said.out)
     within, across = found["within_macro"]["first"], found["across_macro"]["first"]
     assert found["parameters"] <= 150
-    assert within["error"] <= 0.07
+    assert within["error"] <= 0.069
     assert within["error_p90"] <= 0.18
     assert across["error"] <= 0.15
     assert within["memory_error"] <= 0.10
@@ -122,7 +122,7 @@ def test_held_out_runs_are_predicted_as_well_as_promised(
     assert others["error"] <= 0.12
     assert others["error_p90"] <= 0.30
     assert others["memory_error"] <= 0.08
-    assert others["large_memory_error"] <= 0.04
+    assert others["large_memory_error"] <= 0.03
     assert 0.85 <= others["covered"] <= 0.95
     assert others["width"] <= 0.62
     assert far["error"] <= 0.22
@@ -135,7 +135,7 @@ def test_held_out_runs_are_predicted_as_well_as_promised(
     assert found["untold"]["golden_gpt"]["error"] > found["across"]["golden_gpt"]["error"], "what sight is worth"
     rows = sum(item["rows"] for item in found["within"].values())
     assert sum(item["predicted"] for item in found["within"].values()) >= 0.95 * rows
-    assert sum(item["false_alarms"] for item in found["within"].values()) <= 0.03 * rows
+    assert sum(item["false_alarms"] for item in found["within"].values()) <= 1
     assert all(item["out_of_memory_found"] == item["out_of_memory"] for item in found["within"].values())
     assert max(found["collectives"].values()) < 0.12
     assert len(found["figures"]) >= 19
