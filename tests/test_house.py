@@ -314,7 +314,7 @@ PARSED_NAMES = {
     "strategy/models/huggingface/weights.py": "likewise",
     "strategy/models/imported": "names in files of other frameworks, as their exporters chose them",
     "strategy/trainers": "names in files of other trainers, as their authors chose them",
-    "strategy/plan/plan.py": "units at the end of the names of fields",
+    "strategy/plan/document_reader.py": "units at the end of the names of fields",
     "simulator/machine.py": "units at the end of the names of columns",
     "executor/checkpoint": "names of folders and files",
     "executor/supervision/heartbeat.py": "names of files",
