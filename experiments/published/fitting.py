@@ -165,7 +165,8 @@ def fit_time(runs: Runs, mask: Mask, start: Constants | None = None, declared: S
 def fit_memory(runs: Runs, mask: Mask) -> Fit:
     """Constants of memory from the runs of a mask that report it; families have equal say."""
     reporting = np.flatnonzero(mask & np.isfinite(runs.memory_gib))
-    rows, families = ([of[run] for run in reporting] for of in (runs.rows, runs.families))
+    rows = [runs.rows[run] for run in reporting]
+    families = [runs.families[run] for run in reporting]
     mixture, jobs = Mixture.of(rows), jobs_of(rows)
     work = measure(jobs)
     reserved = np.array([row.candidates[0].job.framework in RESERVED for row in rows])
