@@ -1,4 +1,4 @@
-"""A CuPy whose device is the host: NumPy's arrays; kernels of ours are run, from their own sources, as they are launched."""
+"""A CuPy whose device is the host: NumPy's arrays, and kernels of ours from their own sources."""
 
 from __future__ import annotations
 

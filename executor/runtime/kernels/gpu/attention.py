@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from executor.runtime.kernels.gpu.launch import element_of
+from executor.runtime.kernels.gpu.launch import address_of, element_of
 from strategy.graph.ops.attention import gradient_heads
 from strategy.graph.ops.base import Array, Call
 from strategy.graph.ops.heads import Heads, has_sinks, heads_of
@@ -22,7 +22,7 @@ _WIDTH_MULTIPLE = 8
 """Of heads that cuDNN's fused attention takes, forward and backward, on every generation from the A100 on."""
 
 
-class Mask(StrEnum):
+class CausalMask(StrEnum):
     """Which keys a query sees, by the name that cuDNN has for the corner that the diagonal starts from."""
 
     NONE = ""
@@ -33,7 +33,7 @@ class Mask(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StridedOperand:
     """One operand by cuDNN's name: an array, and how cuDNN sees it: [b, heads, positions, width], strides in elements.
 
     `offset` is the first element's.
@@ -47,13 +47,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionAct:
     """One act: forward, q, k, v -> o, stats; backward, q, k, v, o, dO, stats -> dQ, dK, dV."""
 
-    reads: tuple[Part, ...]
-    writes: tuple[Part, ...]
+    reads: tuple[StridedOperand, ...]
+    writes: tuple[StridedOperand, ...]
     scale: float
-    mask: Mask
+    mask: CausalMask
 
     @property
     def is_gradient(self) -> bool:
@@ -61,7 +61,7 @@ class Attention:
         return len(self.reads) > 3
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[StridedOperand, ...]:
         """All operands, those that are read first."""
         return (*self.reads, *self.writes)
 
@@ -70,15 +70,15 @@ class Attention:
         """Of the products, masked pairs left out: half of them."""
         (b, h, s, d), t = self.reads[0].shape, self.reads[1].shape[2]
         products = 5 if self.is_gradient else 2
-        return 2 * products * b * h * s * t * d // (1 if self.mask is Mask.NONE else 2)
+        return 2 * products * b * h * s * t * d // (1 if self.mask is CausalMask.NONE else 2)
 
     @property
     def nbytes(self) -> int:
         """Bytes that are read and written at least."""
-        return sum(int(array.nbytes) for array in {id(part.array): part.array for part in self.parts}.values())
+        return sum(int(array.nbytes) for array in {address_of(part.array): part.array for part in self.parts}.values())
 
 
-def attention(call: Call) -> tuple[Attention, ...] | None:
+def attention(call: Call) -> tuple[AttentionAct, ...] | None:
     """See `strategy.graph.ops.attention`."""
     out, lse = call.outputs
     heads = heads_of(call, call.inputs)
@@ -87,10 +87,10 @@ def attention(call: Call) -> tuple[Attention, ...] | None:
         return None
     reads = _operands(("q", "k", "v"), heads, call.inputs)
     writes = (_by_position("o", out), _statistics(lse))
-    return (Attention(reads, writes, heads.scoring.scale, mask),)
+    return (AttentionAct(reads, writes, heads.scoring.scale, mask),)
 
 
-def attention_grad(call: Call) -> tuple[Attention, ...] | None:
+def attention_grad(call: Call) -> tuple[AttentionAct, ...] | None:
     """See `strategy.graph.ops.attention`."""
     *operands, out, lse, dout = call.inputs
     heads = heads_of(call, tuple(operands))
@@ -100,19 +100,19 @@ def attention_grad(call: Call) -> tuple[Attention, ...] | None:
     reads = _operands(("q", "k", "v"), heads, operands)
     reads += (_by_position("o", out), _by_position("dO", dout), _statistics(lse))
     writes = _operands(("dQ", "dK", "dV"), gradient_heads(call), call.outputs)
-    return (Attention(reads, writes, heads.scoring.scale, mask),)
+    return (AttentionAct(reads, writes, heads.scoring.scale, mask),)
 
 
-def _mask(call: Call, heads: Heads) -> Mask | None:
+def _mask(call: Call, heads: Heads) -> CausalMask | None:
     """None for a mask that has no name."""
     if heads.visible is not None or heads.scoring.softcap or heads.scoring.window or has_sinks(call.attrs):
         return None
     if not heads.causal:
-        return Mask.NONE
+        return CausalMask.NONE
     ahead = heads.first_query - heads.first_key
     if not ahead:
-        return Mask.FIRST
-    return Mask.LAST if ahead + heads.q.shape[1] == heads.k.shape[1] else None
+        return CausalMask.FIRST
+    return CausalMask.LAST if ahead + heads.q.shape[1] == heads.k.shape[1] else None
 
 
 def _is_taken(heads: Heads) -> bool:
@@ -124,7 +124,7 @@ def _is_taken(heads: Heads) -> bool:
     return element_of(heads.q).is_half and heads.one_to_one and uniform and fits and heads.q.size > 0
 
 
-def _operands(names: tuple[str, str, str], heads: Heads, arrays: Sequence[Array]) -> tuple[Part, ...]:
+def _operands(names: tuple[str, str, str], heads: Heads, arrays: Sequence[Array]) -> tuple[StridedOperand, ...]:
     """q, k and v, or their gradients; packed ones are parts of one array."""
     b, s, runs, each, width = heads.q.shape
     owners = [arrays[0]] * 3 if len(arrays) < 3 else arrays[:3]
@@ -132,20 +132,24 @@ def _operands(names: tuple[str, str, str], heads: Heads, arrays: Sequence[Array]
     nbytes = (heads.q.strides[0], stride, heads.q.strides[1], heads.q.strides[4])
     step = heads.q.dtype.itemsize
     firsts = (0, each * width, (each + 1) * width) if len(arrays) < 3 else (0, 0, 0)
-    found = [Part(names[0], owners[0], (b, runs * each, s, width), tuple(n // step for n in nbytes), firsts[0])]
+    found = [
+        StridedOperand(names[0], owners[0], (b, runs * each, s, width), tuple(n // step for n in nbytes), firsts[0])
+    ]
     for name, view, owner, first in zip(names[1:], (heads.k, heads.v), owners[1:], firsts[1:], strict=True):
         shape = tuple(view.shape[dim] for dim in (0, 2, 1, 3))
-        found.append(Part(name, owner, shape, tuple(view.strides[dim] // step for dim in (0, 2, 1, 3)), first))
+        found.append(
+            StridedOperand(name, owner, shape, tuple(view.strides[dim] // step for dim in (0, 2, 1, 3)), first)
+        )
     return tuple(found)
 
 
-def _by_position(name: str, array: Array) -> Part:
+def _by_position(name: str, array: Array) -> StridedOperand:
     """[b, s, h, d] by heads."""
     b, s, h, d = array.shape
-    return Part(name, array, (b, h, s, d), (s * h * d, d, h * d, 1))
+    return StridedOperand(name, array, (b, h, s, d), (s * h * d, d, h * d, 1))
 
 
-def _statistics(lse: Array) -> Part:
+def _statistics(lse: Array) -> StridedOperand:
     """[b, h, s], one figure wide."""
     b, h, s = lse.shape
-    return Part("stats", lse, (b, h, s, 1), (h * s, s, 1, 1))
+    return StridedOperand("stats", lse, (b, h, s, 1), (h * s, s, 1, 1))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.runtime.kernels.gpu.launch import address_of
-from executor.runtime.kernels.gpu.products import Product
+from executor.runtime.kernels.gpu.products import MatrixProduct
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, ArrayModule
 
@@ -75,15 +75,15 @@ class ProductPlans:
         self._plans: dict[Key, ProductPlan] = {}
         self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
-    def run(self, product: Product, stream: int) -> None:
+    def run(self, product: MatrixProduct, stream: int) -> None:
         """Issue a product to a stream, by its address."""
         self.run_plan(product, self._plan(product), stream)
 
-    def plans(self, product: Product, count: int) -> list[ProductPlan]:
+    def plans(self, product: MatrixProduct, count: int) -> list[ProductPlan]:
         """Up to so many plans for a product, those first of which the library expects most; nothing is kept."""
         return self._plans_for(product, count)
 
-    def run_plan(self, product: Product, plan: ProductPlan, stream: int) -> None:
+    def run_plan(self, product: MatrixProduct, plan: ProductPlan, stream: int) -> None:
         """Issue a product by one of its plans."""
         self._point(plan.description, product)
         self._library.matmul(
@@ -105,14 +105,14 @@ class ProductPlans:
             stream,
         )
 
-    def _plan(self, product: Product) -> ProductPlan:
+    def _plan(self, product: MatrixProduct) -> ProductPlan:
         key = _key(product)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plans_for(product, 1)[0]
         return plan
 
-    def _plans_for(self, product: Product, count: int) -> list[ProductPlan]:
+    def _plans_for(self, product: MatrixProduct, count: int) -> list[ProductPlan]:
         library = self._library
         preference = library.matmul_preference_create()
         wanted = library.MatmulPreferenceAttribute
@@ -148,7 +148,7 @@ class ProductPlans:
             for one in found[: number[0]]
         ]
 
-    def _description(self, product: Product) -> int:
+    def _description(self, product: MatrixProduct) -> int:
         library, names = self._library, self._library.MatmulDescAttribute
         fast = self._tf32 and str(product.a.dtype) == "float32"
         description: int = library.matmul_desc_create(
@@ -164,7 +164,7 @@ class ProductPlans:
         self._point(description, product)
         return description
 
-    def _point(self, description: int, product: Product) -> None:
+    def _point(self, description: int, product: MatrixProduct) -> None:
         """Says where the operands are that the call itself does not name."""
         names = self._library.MatmulDescAttribute
         operands = {
@@ -204,7 +204,7 @@ def _alignment(array: Array) -> int:
     return min(address & -address, _MOST_ALIGNMENT) if address else _MOST_ALIGNMENT
 
 
-def _key(product: Product) -> Key:
+def _key(product: MatrixProduct) -> Key:
     """All that a plan depends on."""
     arrays = (product.a, product.b, product.out, product.bias, product.aux)
     laid = tuple(array if array is None else (array.shape, str(array.dtype), _alignment(array)) for array in arrays)

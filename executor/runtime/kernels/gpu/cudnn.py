@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from executor.runtime.kernels.gpu.attention import Attention, Mask, Part
+from executor.runtime.kernels.gpu.attention import AttentionAct, CausalMask, StridedOperand
 from executor.runtime.kernels.gpu.launch import address_of
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import ArrayModule
@@ -62,14 +62,14 @@ class AttentionPlans:
         """Of all plans so far, which use it in turn."""
         return int(self._workspace.nbytes)
 
-    def takes(self, attention: Attention) -> bool:
+    def takes(self, attention: AttentionAct) -> bool:
         """Whether cuDNN does it; the first time, its plan is made."""
         key = _key(attention)
         if key not in self._plans:
             self._plans[key] = self._plan(attention)
         return self._plans[key] is not None
 
-    def run(self, attention: Attention, stream: int) -> None:
+    def run(self, attention: AttentionAct, stream: int) -> None:
         """Issue what `takes` has said yes to."""
         plan = self._plans[_key(attention)]
         if plan is None:
@@ -78,7 +78,7 @@ class AttentionPlans:
         addresses = {uid: _address(part) for uid, part in enumerate(attention.parts, 1)}
         plan.graph.execute(addresses, address_of(self._workspace), handle=self._handle)
 
-    def _plan(self, attention: Attention) -> AttentionPlan | None:
+    def _plan(self, attention: AttentionAct) -> AttentionPlan | None:
         graph = attention_graph(self._library, attention, self._handle)
         try:
             graph.build([self._library.heur_mode.A])
@@ -92,8 +92,8 @@ class AttentionPlans:
         return AttentionPlan(graph, nbytes)
 
 
-def attention_graph(library: Any, attention: Attention, handle: Any = None) -> Any:
-    """The graph of one act, not built yet; operands are numbered from 1, as `Attention` names them, reads first."""
+def attention_graph(library: Any, attention: AttentionAct, handle: Any = None) -> Any:
+    """The graph of one act, not built yet; operands are numbered from 1, as `AttentionAct` names them, reads first."""
     types = library.data_type
     half = getattr(types, _TYPES[str(attention.reads[0].array.dtype)])
     graph = library.pygraph(
@@ -110,29 +110,29 @@ def attention_graph(library: Any, attention: Attention, handle: Any = None) -> A
         for uid, part in enumerate(attention.reads, 1)
     }
     options: dict[str, object] = {"attn_scale": attention.scale}
-    if attention.mask is not Mask.NONE:
+    if attention.mask is not CausalMask.NONE:
         options["diagonal_alignment"] = getattr(library.diagonal_alignment, attention.mask)
         options["diagonal_band_right_bound"] = 0
     if attention.is_gradient:
         # One order of every sum, whatever block comes first.
-        results = graph.sdpa_backward(**reads, **options, use_deterministic_algorithm=True, name="attention_grad")
+        results = graph.sdpa_backward(**reads, **options, use_deterministic_algorithm=True, name="backward")
     else:
-        results = graph.sdpa(**reads, **options, generate_stats=True, name="attention")
+        results = graph.sdpa(**reads, **options, generate_stats=True, name="forward")
     _mark(library, results, attention.writes, len(reads) + 1)
     return graph
 
 
-def _mark(library: Any, results: list[Any], writes: Sequence[Part], first: int) -> None:
+def _mark(library: Any, results: list[Any], writes: Sequence[StridedOperand], first: int) -> None:
     """Says that results are wanted, where, and how they lie."""
     for uid, (result, part) in enumerate(zip(results, writes, strict=True), first):
         result.set_output(True).set_uid(uid).set_dim(list(part.shape)).set_stride(list(part.strides))
         result.set_data_type(getattr(library.data_type, _TYPES[str(part.array.dtype)]))
 
 
-def _address(part: Part) -> int:
+def _address(part: StridedOperand) -> int:
     return address_of(part.array) + part.offset * int(part.array.dtype.itemsize)
 
 
-def _key(attention: Attention) -> Key:
+def _key(attention: AttentionAct) -> Key:
     laid = tuple((part.shape, part.strides, str(part.array.dtype), _address(part) % 16) for part in attention.parts)
     return (*laid, attention.is_gradient, attention.scale, attention.mask)

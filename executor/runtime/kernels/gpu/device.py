@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from executor.runtime.kernels.gpu.attention import Attention
+from executor.runtime.kernels.gpu.attention import AttentionAct
 from executor.runtime.kernels.gpu.cublaslt import ProductPlans, import_cublaslt
 from executor.runtime.kernels.gpu.cudnn import AttentionPlans, import_cudnn
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.loader import LoadedKernels
-from executor.runtime.kernels.gpu.products import Product
+from executor.runtime.kernels.gpu.products import MatrixProduct
 from executor.runtime.kernels.gpu.table import Work, work_of
-from executor.runtime.kernels.gpu.update import WaitingUpdates, adamw
+from executor.runtime.kernels.gpu.update import AdamUpdate, WaitingUpdates
 from strategy.graph.ops.base import ArrayModule, Call, OpDef
 from strategy.graph.ops.half_precision import run_act
 
@@ -35,8 +35,8 @@ class DeviceActs:
     def run(self, definition: OpDef, call: Call) -> bool:
         """Issue one act; whether it is issued, or waits for others like it until `flush`."""
         work = work_of(definition.kind, call)
-        if definition.kind == adamw.__name__ and work is not None:
-            for launch in self._updates.add(call):
+        if work is not None and isinstance(work[0], AdamUpdate):
+            for launch in self._updates.add(work[0]):
                 self._kernels.launch(launch)
             return False
         self.flush()
@@ -54,15 +54,15 @@ class DeviceActs:
             self._kernels.launch(launch)
 
     def _takes(self, work: Work) -> bool:
-        return not isinstance(work, Attention) or self._attention.takes(work)
+        return not isinstance(work, AttentionAct) or self._attention.takes(work)
 
     def _issue(self, work: Work, stream: int) -> None:
         match work:
             case Launch():
                 self._kernels.launch(work)
-            case Product():
+            case MatrixProduct():
                 self._products.run(work, stream)
-            case Attention():
+            case AttentionAct():
                 self._attention.run(work, stream)
 
 

@@ -51,7 +51,7 @@ class Epilogue(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """One product, or a stack of products with the same leading dims.
 
     Attributes:
@@ -131,32 +131,32 @@ def _rows(array: Array) -> Array:
     return array.reshape(rows_and_width(array.shape))
 
 
-def _one(product: Product) -> tuple[Product, ...] | None:
+def _one(product: MatrixProduct) -> tuple[MatrixProduct, ...] | None:
     """None for what is empty, or of two dtypes: the array module knows what that means."""
     alike = element_of(product.a) == element_of(product.b) == element_of(product.out)
     return (product,) if alike and all(product.sizes) else None
 
 
-def matmul(call: Call) -> tuple[Product, ...] | None:
+def matmul(call: Call) -> tuple[MatrixProduct, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     x, w = call.inputs
-    return _one(Product(_rows(x), w, _rows(call.outputs[0])))
+    return _one(MatrixProduct(_rows(x), w, _rows(call.outputs[0])))
 
 
-def matmul_nt(call: Call) -> tuple[Product, ...] | None:
+def matmul_nt(call: Call) -> tuple[MatrixProduct, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     y, w = call.inputs
-    return _one(Product(_rows(y), w, _rows(call.outputs[0]), transpose_b=True))
+    return _one(MatrixProduct(_rows(y), w, _rows(call.outputs[0]), transpose_b=True))
 
 
-def matmul_tn(call: Call) -> tuple[Product, ...] | None:
+def matmul_tn(call: Call) -> tuple[MatrixProduct, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     x, y = call.inputs
-    return _one(Product(_rows(x), _rows(y), call.outputs[0], transpose_a=True))
+    return _one(MatrixProduct(_rows(x), _rows(y), call.outputs[0], transpose_a=True))
 
 
-def batch_matmul(call: Call) -> tuple[Product, ...] | None:
+def batch_matmul(call: Call) -> tuple[MatrixProduct, ...] | None:
     """See `strategy.graph.ops.batch_matmul`."""
     a, b = call.inputs
     flip_a, flip_b = (bool(int_attr(call.attrs, f"transpose_{operand}")) for operand in "ab")
-    return _one(Product(a, b, call.outputs[0], flip_a, flip_b))
+    return _one(MatrixProduct(a, b, call.outputs[0], flip_a, flip_b))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from executor.runtime.kernels.gpu import elementwise, products, rows, slices, update
-from executor.runtime.kernels.gpu.attention import Attention, attention, attention_grad
+from executor.runtime.kernels.gpu.attention import AttentionAct, attention, attention_grad
 from executor.runtime.kernels.gpu.launch import Launch
-from executor.runtime.kernels.gpu.products import Product
+from executor.runtime.kernels.gpu.products import MatrixProduct
 from executor.runtime.kernels.gpu.program import ELEMENTS
+from executor.runtime.kernels.gpu.update import AdamUpdate
 from strategy.graph.ops.base import Call
 from strategy.sbp.ragged import Rows
 
@@ -50,17 +51,20 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
 }
 """Kind of op -> what makes its launches: a function of the kind's own name."""
 
-PRODUCTS: Mapping[str, Callable[[Call], tuple[Product, ...] | None]] = {
+PRODUCTS: Mapping[str, Callable[[Call], tuple[MatrixProduct, ...] | None]] = {
     make.__name__: make for make in (products.matmul, products.matmul_nt, products.matmul_tn, products.batch_matmul)
 }
 """Kind of op -> what makes its products, for cuBLASLt."""
-ATTENTION: Mapping[str, Callable[[Call], tuple[Attention, ...] | None]] = {
+ATTENTION: Mapping[str, Callable[[Call], tuple[AttentionAct, ...] | None]] = {
     make.__name__: make for make in (attention, attention_grad)
 }
 """Kind of op -> what makes its attention, for cuDNN."""
 
-Work = Launch | Product | Attention
-"""What is issued to a device: by our loader, by cuBLASLt, by cuDNN."""
+UPDATES: Mapping[str, Callable[[Call], tuple[AdamUpdate] | None]] = {update.adamw.__name__: update.adamw_update}
+"""Kind of op -> what makes its update, which is launched with others that follow it."""
+
+Work = Launch | MatrixProduct | AttentionAct | AdamUpdate
+"""What is issued to a device: by our loader, by cuBLASLt, by cuDNN; and what waits for others like it."""
 
 _INTEGERS = ("int32", "int64")
 
@@ -77,7 +81,7 @@ def launches_of(kind: str, call: Call) -> tuple[Launch, ...] | None:
 
 def work_of(kind: str, call: Call) -> tuple[Work, ...] | None:
     """What one act becomes, to be issued in order; None where the array module does it."""
-    make = LAUNCHES.get(kind) or PRODUCTS.get(kind) or ATTENTION.get(kind)
+    make = UPDATES.get(kind) or LAUNCHES.get(kind) or PRODUCTS.get(kind) or ATTENTION.get(kind)
     return make(call) if make is not None and _is_plain(call) else None
 
 

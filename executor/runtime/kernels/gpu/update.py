@@ -52,6 +52,14 @@ class AdamShared:
         return (*map(address_of, figures), self.number, *sorted(self.attrs.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class AdamUpdate:
+    """One act of AdamW: it may wait for others like it."""
+
+    tensor: AdamTensor
+    shared: AdamShared
+
+
 class WaitingUpdates:
     """AdamW acts that have been asked for and not been issued: those that follow one another become one launch.
 
@@ -63,9 +71,9 @@ class WaitingUpdates:
         self._tensors: list[AdamTensor] = []
         self._shared: AdamShared | None = None
 
-    def add(self, call: Call) -> tuple[Launch, ...]:
-        """Takes an act in, for which `adamw` has launches; those that come before it because they are not like it."""
-        tensor, shared = _parts(call)
+    def add(self, update: AdamUpdate) -> tuple[Launch, ...]:
+        """Takes an act in; the launches that come before it because they are not like it."""
+        tensor, shared = update.tensor, update.shared
         before: tuple[Launch, ...] = ()
         if self._shared is not None and (
             self._shared.key != shared.key or tensor.grad.dtype != self._tensors[0].grad.dtype
@@ -84,18 +92,19 @@ class WaitingUpdates:
         return found
 
 
-def _parts(call: Call) -> tuple[AdamTensor, AdamShared]:
-    grad, factor, lr, *step = call.inputs
-    shared = AdamShared(factor, lr, step[0] if step else None, call.number + 1, call.attrs)
-    return AdamTensor(grad, *call.updates), shared
-
-
-def adamw(call: Call) -> tuple[Launch, ...] | None:
+def adamw_update(call: Call) -> tuple[AdamUpdate] | None:
     """See `strategy.graph.ops.optimizer`; None where parameters are not in float32."""
     if element_of(call.updates[0]) != DType.FLOAT32:
         return None
-    tensor, shared = _parts(call)
-    return adamw_tensors([tensor], shared)
+    grad, factor, lr, *step = call.inputs
+    shared = AdamShared(factor, lr, step[0] if step else None, call.number + 1, call.attrs)
+    return (AdamUpdate(AdamTensor(grad, *call.updates), shared),)
+
+
+def adamw(call: Call) -> tuple[Launch, ...] | None:
+    """The launch of one update that waits for no other."""
+    updates = adamw_update(call)
+    return None if updates is None else adamw_tensors([updates[0].tensor], updates[0].shared)
 
 
 def adamw_tensors(tensors: Sequence[AdamTensor], shared: AdamShared) -> tuple[Launch, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executor.runtime.kernels.gpu.attention import Attention, Mask
+from executor.runtime.kernels.gpu.attention import AttentionAct, CausalMask
 from executor.runtime.kernels.gpu.cudnn import AttentionPlans, attention_graph, import_cudnn
 from executor.runtime.kernels.gpu.table import ATTENTION, work_of
 from strategy.base.errors import EnvironmentLacks
@@ -75,10 +75,10 @@ def calls(element: DType) -> Iterator[tuple[str, Call]]:
         yield "attention_grad", backward(trial, element).call(element)
 
 
-def acts(kind: str, call: Call) -> tuple[Attention, ...]:
+def acts(kind: str, call: Call) -> tuple[AttentionAct, ...]:
     work = work_of(kind, call)
     assert work is not None
-    return tuple(one for one in work if isinstance(one, Attention))
+    return tuple(one for one in work if isinstance(one, AttentionAct))
 
 
 @pytest.mark.parametrize("element", HALVES)
@@ -146,7 +146,7 @@ def test_what_cudnn_has_no_kernel_for_is_said_once() -> None:
 
 def test_masks_are_by_the_corner_that_the_diagonal_starts_from() -> None:
     masks = [acts("attention", call_of(trial, DType.BFLOAT16))[0].mask for trial in forward()]
-    assert masks == [Mask.FIRST, Mask.NONE, Mask.NONE, Mask.FIRST, Mask.LAST]
+    assert masks == [CausalMask.FIRST, CausalMask.NONE, CausalMask.NONE, CausalMask.FIRST, CausalMask.LAST]
 
 
 def one(shapes: tuple[Shape, ...], attrs: Attrs, boxes: tuple[Box, ...] | None = None) -> Trial:

@@ -12,7 +12,7 @@ import pytest
 
 from executor.runtime.kernels.gpu import cublaslt
 from executor.runtime.kernels.gpu.cublaslt import ProductPlans, import_cublaslt
-from executor.runtime.kernels.gpu.products import Epilogue, Product
+from executor.runtime.kernels.gpu.products import Epilogue, MatrixProduct
 from executor.runtime.kernels.gpu.program import ELEMENTS
 from executor.runtime.kernels.gpu.table import PRODUCTS, work_of
 from strategy.base.errors import EnvironmentLacks, InputError
@@ -33,7 +33,7 @@ def trials(kind: str) -> Iterator[Trial]:
         yield Trial(kind, tuple(rng.standard_normal(spec.shape) for spec in example.inputs), attrs=example.attrs)
 
 
-def run(product: Product, library: HostCublasLt | None = None, *, tf32: bool = False) -> None:
+def run(product: MatrixProduct, library: HostCublasLt | None = None, *, tf32: bool = False) -> None:
     ProductPlans(np, library or HostCublasLt(), tf32=tf32).run(product, STREAM)
 
 
@@ -46,7 +46,7 @@ def test_products_mean_what_the_op_means(kind: str, element: DType) -> None:
         (right,), work = wanted(call, kind), work_of(kind, call)
         assert work is not None
         for product in work:
-            assert isinstance(product, Product)
+            assert isinstance(product, MatrixProduct)
             plans.run(product, STREAM)
         assert error_per_row(call.outputs[0], right) <= TOLERANCES[element]
 
@@ -63,7 +63,7 @@ def recorded() -> str:
             library = HostCublasLt()
             for trial in trials(kind):
                 for product in work_of(kind, trial.call(element)) or ():
-                    assert isinstance(product, Product)
+                    assert isinstance(product, MatrixProduct)
                     run(replace(product, **_aligned(product)), library)
             lines += [f"{kind}: {line}" for line in library.calls]
     for epilogue in Epilogue:
@@ -81,12 +81,12 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
     return room[first : first + size].view(dtype).reshape(shape)
 
 
-def _aligned(product: Product) -> dict[str, Array]:
+def _aligned(product: MatrixProduct) -> dict[str, Array]:
     arrays = {"a": product.a, "b": product.b, "out": product.out}
     return {name: aligned(array.shape, array.dtype) for name, array in arrays.items()}
 
 
-def _with_epilogue(epilogue: Epilogue, element: DType) -> Product:
+def _with_epilogue(epilogue: Epilogue, element: DType) -> MatrixProduct:
     """x w or x^T dy with what follows; rows at multiples of 256 bytes."""
     rng, (m, n, k) = np.random.default_rng(2), (5, 16, 7)
     given = {"a": (m, k), "b": (k, n), "out": (m, n), "bias": (n,), "aux": (m, n)}
@@ -96,7 +96,7 @@ def _with_epilogue(epilogue: Epilogue, element: DType) -> Product:
     arrays["out"][...] = np.nan
     bias = arrays["bias"] if epilogue.has_bias else None
     aux = arrays["aux"] if epilogue.has_aux else None
-    return Product(arrays["a"], arrays["b"], arrays["out"], epilogue=epilogue, bias=bias, aux=aux)
+    return MatrixProduct(arrays["a"], arrays["b"], arrays["out"], epilogue=epilogue, bias=bias, aux=aux)
 
 
 def _gelu(x: Array) -> Array:
@@ -133,11 +133,11 @@ def test_operands_in_eight_bits_have_scales() -> None:
     a, b = (rng.standard_normal(shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((16, 32), (48, 32)))
     out = np.full((16, 48), np.nan, ml_dtypes.bfloat16)
     eight = {"transpose_b": True, "scale_a": scales[0], "scale_b": scales[1]}
-    run(Product(a.view(np.uint8), b.view(np.uint8), out, **eight))
+    run(MatrixProduct(a.view(np.uint8), b.view(np.uint8), out, **eight))
     right = 0.125 * a.astype(np.float64) @ b.astype(np.float64).T
     assert error_per_row(out, right) <= TOLERANCES[DType.BFLOAT16]
     with pytest.raises(InputError, match="E4M3"):
-        Product(a.view(np.uint8), np.zeros((32, 48), np.uint8), out)
+        MatrixProduct(a.view(np.uint8), np.zeros((32, 48), np.uint8), out)
 
 
 def test_tf32_is_a_choice_and_halves_have_none() -> None:
@@ -155,9 +155,9 @@ def test_a_product_is_planned_once_for_each_shape_and_alignment() -> None:
     library, room = HostCublasLt(), aligned((4096,), np.dtype(np.float32))
     plans = ProductPlans(np, library)
 
-    def product(first: int, rows: int) -> Product:
+    def product(first: int, rows: int) -> MatrixProduct:
         a, b = room[first : first + rows * 8].reshape(rows, 8), room[1024:1088].reshape(8, 8)
-        return Product(a, b, room[2048 : 2048 + rows * 8].reshape(rows, 8))
+        return MatrixProduct(a, b, room[2048 : 2048 + rows * 8].reshape(rows, 8))
 
     for first, rows in ((0, 4), (64, 4), (1, 4), (0, 5), (64, 5)):
         plans.run(product(first, rows), STREAM)
@@ -178,9 +178,9 @@ def test_what_no_algorithm_takes_is_named() -> None:
 def test_operands_that_do_not_compose_are_refused() -> None:
     square = np.zeros((4, 4), np.float32)
     with pytest.raises(InputError, match="do not compose"):
-        Product(square, np.zeros((5, 4), np.float32), square)
+        MatrixProduct(square, np.zeros((5, 4), np.float32), square)
     with pytest.raises(InputError, match="lacks an operand"):
-        Product(square, square, square, epilogue=Epilogue.BIAS)
+        MatrixProduct(square, square, square, epilogue=Epilogue.BIAS)
 
 
 @pytest.mark.parametrize("shapes", [((0, 4), (4, 3)), ((3, 0), (0, 4))])
