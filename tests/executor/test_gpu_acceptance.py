@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,17 +33,25 @@ from strategy.sbp.tensor import DType
 from tests.support.cuda_on_host import device
 from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
 from tests.support.cuda_on_host.host_cudnn import HostCudnn
-from tests.support.cuda_on_host.host_cupy import HostCupy
+from tests.support.cuda_on_host.host_cupy import DeviceArray, HostCupy
 
 TINY = SMALL
 """Of what is timed: the same as of what is checked."""
 
 
 class HostKernels:
-    """Kernels that run on the host, from their own sources."""
+    """Kernels that run on the host, from their own sources, before anything is copied from the device."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Launch] = []
 
     def launch(self, launch: Launch) -> None:
-        device.run(device.build(launch.element), [launch])
+        self._waiting.append(launch)
+
+    def run(self) -> None:
+        for element, launches in itertools.groupby(self._waiting, lambda launch: launch.element):
+            device.run(device.build(element), list(launches))
+        self._waiting.clear()
 
 
 class HostNccl:
@@ -124,7 +133,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     xp = HostCupy()
     xp.cuda.nccl = HostNccl()
     products, attention = ProductPlans(xp, HostCublasLt()), AttentionPlans(xp, HostCudnn())
-    acts: Any = DeviceActs(xp, HostKernels(), products, attention)  # type: ignore[arg-type]
+    host = HostKernels()
+    acts: Any = DeviceActs(xp, host, products, attention)  # type: ignore[arg-type]
+    plain = DeviceArray.get
+    monkeypatch.setattr(DeviceArray, "get", lambda array, out=None: (host.run(), plain(array, out))[1])
     return Bench(xp, acts, products, attention, TINY, Commands(tmp_path))
 
 
