@@ -27,6 +27,7 @@ from strategy.bounds.closed_forms import all_of_micro_batch, is_shared, plain
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
+    ADDED,
     AHEAD,
     DEFERRED,
     HELD,
@@ -349,7 +350,7 @@ class Refinement:
         found[MICRO] *= config.num_micro_batches
         found[MICRO_OVERLAPPED] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
-        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED):
+        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED):
             if priced[part].any():
                 found[part] = layers * TIE * box.bound_ns / self.request.memory_limit_bytes
         if priced[MOVED].any():
