@@ -29,7 +29,8 @@ def import_cudnn() -> Any:
         import cudnn
     except (ImportError, OSError) as error:
         message = f"fused attention needs nvidia-cudnn-frontend and cuDNN, which cannot be imported ({error})"
-        raise EnvironmentLacks(f"{message}; install `sbplan[gpu]`") from error
+        hint = "install `sbplan[gpu]`, then run `pip install --no-deps nvidia-cudnn-frontend`"
+        raise EnvironmentLacks(f"{message}; {hint}") from error
     return cudnn
 
 
