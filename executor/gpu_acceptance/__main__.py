@@ -16,7 +16,7 @@ from pathlib import Path
 
 from executor.gpu_acceptance.bench import open_bench, require_device, run_command
 from executor.gpu_acceptance.collectives import RANK_FLAG, run_rank
-from executor.gpu_acceptance.outcome import Outcome, Verdict, read_outcomes, write_outcomes
+from executor.gpu_acceptance.outcome import PartOutcome, PartStatus, read_outcomes, write_outcomes
 from executor.gpu_acceptance.parts import LIMIT_S, PARTS, outcome_of, run_parts
 from executor.supervision.environment import find_mpiexec, find_rank
 from strategy.base.errors import SbplanError
@@ -41,14 +41,14 @@ def main(argv: Sequence[str]) -> int:
     except SbplanError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    return int(any(outcomes[name].verdict is Verdict.FAILED for name in args.parts))
+    return int(any(outcomes[name].status is PartStatus.FAILED for name in args.parts))
 
 
-def _here(name: str) -> Outcome:
+def _here(name: str) -> PartOutcome:
     return outcome_of(name, open_bench)
 
 
-def _apart(name: str) -> Outcome:
+def _apart(name: str) -> PartOutcome:
     """A part in a process of its own: what kills that is its outcome."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "part.json"
@@ -60,7 +60,7 @@ def _apart(name: str) -> Outcome:
     if found is not None:
         return found
     said = written.strip().splitlines()[-1:]
-    return Outcome(Verdict.FAILED, LIMIT_S if code == 124 else 0.0, f"ended with code {code}: {said}", "{}")
+    return PartOutcome(PartStatus.FAILED, LIMIT_S if code == 124 else 0.0, f"ended with code {code}: {said}", "{}")
 
 
 def _ranks(nccl: int) -> int:

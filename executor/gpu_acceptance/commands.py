@@ -48,7 +48,6 @@ LLAMA_1B = {
     "max_position_embeddings": 2048,
     "rope_theta": 500000.0,
     "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
     "tie_word_embeddings": True,
 }
 """The shape of Llama 3.2 1B (Meta 2024), in Hugging Face's keys; positions are as many as are trained on."""

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from executor.gpu_acceptance.bench import SMALL, Bench
-from executor.gpu_acceptance.cases import (
+from executor.gpu_acceptance.machine import copy_bytes_per_s
+from executor.gpu_acceptance.outcome import Figures, PartFailed
+from executor.gpu_acceptance.samples import (
     TOLERANCES,
-    attention_case,
+    attention_samples,
     call_on,
     drawn,
     error_of,
-    kernel_cases,
-    product_cases,
+    kernel_samples,
+    product_samples,
 )
-from executor.gpu_acceptance.machine import copy_bytes_per_s
-from executor.gpu_acceptance.outcome import Figures, PartFailed
 from executor.runtime.kernels.gpu.attention import AttentionAct
 from executor.runtime.kernels.gpu.products import Epilogue, MatrixProduct
 from executor.runtime.kernels.gpu.program import ELEMENTS
@@ -41,9 +40,9 @@ def kernels(bench: Bench) -> Figures:
     rate = copy_bytes_per_s(bench)
     rows: Rows = {}
     for element in ELEMENTS:
-        for kind, example in kernel_cases(SMALL, element).items():
+        for kind, example in kernel_samples(SMALL, element).items():
             rows[f"{kind} {element}"] = {"error": error_of(bench, kind, example), "most": _most(example)}
-    for kind, example in kernel_cases(bench.sizes, DType.BFLOAT16).items():
+    for kind, example in kernel_samples(bench.sizes, DType.BFLOAT16).items():
         call = call_on(bench, kind, example, drawn(example, seed=2))
         seconds = bench.seconds(lambda kind=kind, call=call: _issue(bench, kind, call))  # type: ignore[misc]
         nbytes = sum(array.nbytes for array in (*call.inputs, *call.outputs, *call.updates, *call.updates))
@@ -66,9 +65,9 @@ def products(bench: Bench) -> Figures:
     """Products of every element type, with what may follow them, and in E4M3; the first algorithm beside the best."""
     rows: Rows = {}
     for element in ELEMENTS:
-        for kind, example in product_cases(SMALL, element).items():
+        for kind, example in product_samples(SMALL, element).items():
             rows[f"{kind} {element}"] = {"error": error_of(bench, kind, example), "most": TOLERANCES[element]}
-        for kind, example in product_cases(bench.sizes, element).items():
+        for kind, example in product_samples(bench.sizes, element).items():
             call = call_on(bench, kind, example, drawn(example, seed=2))
             rows[f"{kind} {element}"] |= _beside_the_best(bench, kind, call)
     for epilogue in Epilogue:
@@ -144,9 +143,9 @@ def attention(bench: Bench) -> Figures:
     """Forward and backward: the error of what the library does, its FLOPs in a second; and what it refuses."""
     rows: Rows = {}
     for element in (one for one in ELEMENTS if one.is_half):
-        for kind, example in _attention_cases(SMALL, element).items():
+        for kind, example in attention_samples(SMALL, element).items():
             rows[f"{kind} {element}"] = {"error": error_of(bench, kind, example), "most": TOLERANCES[element]}
-    for kind, example in _attention_cases(bench.sizes, DType.BFLOAT16).items():
+    for kind, example in attention_samples(bench.sizes, DType.BFLOAT16).items():
         call = call_on(bench, kind, example, drawn(example, seed=2))
         (act,) = (one for one in work_of(kind, call) or () if isinstance(one, AttentionAct))
         seconds = bench.seconds(lambda kind=kind, call=call: _issue(bench, kind, call))  # type: ignore[misc]
@@ -156,14 +155,6 @@ def attention(bench: Bench) -> Figures:
     if bench.attention.refused:
         raise PartFailed(f"cuDNN has no kernel for {bench.attention.refused[0]}", figures)
     return _judged(figures, rows)
-
-
-def _attention_cases(sizes: Any, element: DType) -> Mapping[str, Example]:
-    """The gradient reads some rows, log-sum-exps above all scores, and a gradient."""
-    forward = attention_case(sizes, element)
-    out, lse = op_definition("attention").infer(forward.inputs, (), forward.attrs)
-    backward = Example((*forward.inputs, out, lse, out), attrs=forward.attrs, ranges={2: (6.0, 8.0)})
-    return {"attention": forward, "attention_grad": backward}
 
 
 def _judged(figures: Figures, rows: Rows) -> Figures:

@@ -9,7 +9,7 @@ from pathlib import Path
 from executor.gpu_acceptance.bench import Bench
 from executor.gpu_acceptance.outcome import Figures, PartFailed
 from executor.runtime.kernels.gpu import nvrtc
-from executor.runtime.kernels.gpu.build import build
+from executor.runtime.kernels.gpu.build import build as build_cubins
 from executor.runtime.kernels.gpu.loader import architecture_for
 
 _PACKAGES = (
@@ -53,10 +53,10 @@ def environment(bench: Bench) -> Figures:
     }
 
 
-def compiled(bench: Bench) -> Figures:
+def build(bench: Bench) -> Figures:
     """Every kernel for every architecture, by NVRTC here; none spills."""
     with tempfile.TemporaryDirectory() as folder:
-        usages = build(Path(folder))
+        usages = build_cubins(Path(folder))
     found = {
         name: max(usage[name].registers for usage in usages.values())
         for name in sorted({name for usage in usages.values() for name in usage})

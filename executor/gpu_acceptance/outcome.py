@@ -17,10 +17,10 @@ Figures = Mapping[str, Any]
 _FORMAT, _VERSION = "sbplan-gpu-acceptance", 1
 
 
-class Verdict(StrEnum):
+class PartStatus(StrEnum):
     """How a part ended."""
 
-    PASSED = "passed"
+    SUCCEEDED = "succeeded"
     FAILED = "failed"
     LEFT_OUT = "left out"
 
@@ -38,28 +38,28 @@ class LeftOut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of one part: its verdict, seconds, a problem or reason, and what it measured, as JSON text."""
+class PartOutcome:
+    """Of one part: its status, seconds, a problem or reason, and what it measured, as JSON text."""
 
-    verdict: Verdict
+    status: PartStatus
     seconds: float
     problem: str
     figures: str
 
     @property
-    def passed(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether all is as it must be."""
-        return self.verdict is Verdict.PASSED
+        return self.status is PartStatus.SUCCEEDED
 
 
-def write_outcomes(path: Path, outcomes: Mapping[str, Outcome]) -> None:
+def write_outcomes(path: Path, outcomes: Mapping[str, PartOutcome]) -> None:
     """Replaces the file."""
     parts = {name: {**asdict(one), "figures": json.loads(one.figures)} for name, one in outcomes.items()}
     document = {"format": _FORMAT, "version": _VERSION, "parts": parts}
     write_atomic(path, json.dumps(document, indent=1) + "\n")
 
 
-def read_outcomes(path: Path) -> dict[str, Outcome]:
+def read_outcomes(path: Path) -> dict[str, PartOutcome]:
     """What is known so far; nothing where there is no file.
 
     Raises:
@@ -72,7 +72,7 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
         if (document["format"], document["version"]) != (_FORMAT, _VERSION):
             raise InputError("another file", where=str(path), got=document["format"], expected=_FORMAT)
         return {
-            name: Outcome(Verdict(one["verdict"]), one["seconds"], one["problem"], json.dumps(one["figures"]))
+            name: PartOutcome(PartStatus(one["status"]), one["seconds"], one["problem"], json.dumps(one["figures"]))
             for name, one in document["parts"].items()
         }
     except (ValueError, KeyError, TypeError) as error:

@@ -11,13 +11,13 @@ from executor.gpu_acceptance.bench import Bench
 from executor.gpu_acceptance.collectives import collectives
 from executor.gpu_acceptance.commands import faults, plans, profile, training
 from executor.gpu_acceptance.kernels import attention, kernels, products
-from executor.gpu_acceptance.machine import compiled, environment
+from executor.gpu_acceptance.machine import build, environment
 from executor.gpu_acceptance.outcome import (
     Figures,
     LeftOut,
-    Outcome,
     PartFailed,
-    Verdict,
+    PartOutcome,
+    PartStatus,
     read_outcomes,
     write_outcomes,
 )
@@ -27,47 +27,50 @@ from strategy.base.errors import SbplanError
 LIMIT_S = 470.0
 """Of one part."""
 PARTS: Mapping[str, Callable[[Bench], Figures]] = {
-    "environment": environment,
-    "build": compiled,
-    "kernels": kernels,
-    "products": products,
-    "attention": attention,
-    "collectives": collectives,
-    "plans": plans,
-    "training": training,
-    "faults": faults,
-    "profile": profile,
-    "pytorch": pytorch,
+    part.__name__: part
+    for part in (
+        environment,
+        build,
+        kernels,
+        products,
+        attention,
+        collectives,
+        plans,
+        training,
+        faults,
+        profile,
+        pytorch,
+    )
 }
 
-RunPart = Callable[[str], Outcome]
+RunPart = Callable[[str], PartOutcome]
 
 
-def outcome_of(name: str, bench: Callable[[], Bench]) -> Outcome:
+def outcome_of(name: str, bench: Callable[[], Bench]) -> PartOutcome:
     """Run a part here; whatever goes wrong in it is its outcome."""
     begin = time.perf_counter()
-    verdict, problem, figures = Verdict.PASSED, "", "{}"
+    status, problem, figures = PartStatus.SUCCEEDED, "", "{}"
     try:
         figures = json.dumps(PARTS[name](bench()))
     except LeftOut as reason:
-        verdict, problem = Verdict.LEFT_OUT, str(reason)
+        status, problem = PartStatus.LEFT_OUT, str(reason)
     except PartFailed as failure:
-        verdict, problem, figures = Verdict.FAILED, str(failure), json.dumps(dict(failure.figures))
+        status, problem, figures = PartStatus.FAILED, str(failure), json.dumps(dict(failure.figures))
     except SbplanError as error:
-        verdict, problem = Verdict.FAILED, str(error)
+        status, problem = PartStatus.FAILED, str(error)
     except Exception as error:  # noqa: BLE001 - a part must not hide the next
-        verdict, problem = Verdict.FAILED, f"{type(error).__name__}: {error}"
-    return Outcome(verdict, time.perf_counter() - begin, problem, figures)
+        status, problem = PartStatus.FAILED, f"{type(error).__name__}: {error}"
+    return PartOutcome(status, time.perf_counter() - begin, problem, figures)
 
 
-def run_parts(out: Path, wanted: Sequence[str], run: RunPart, tell: Callable[[str], None]) -> dict[str, Outcome]:
+def run_parts(out: Path, wanted: Sequence[str], run: RunPart, tell: Callable[[str], None]) -> dict[str, PartOutcome]:
     """Run parts that have not passed yet, and write what they show after each."""
     outcomes = read_outcomes(out)
     for name in wanted:
-        if name in outcomes and outcomes[name].passed:
-            tell(f"{name}: passed before")
+        if name in outcomes and outcomes[name].succeeded:
+            tell(f"{name}: succeeded before")
             continue
         outcomes[name] = found = run(name)
         write_outcomes(out, outcomes)
-        tell(f"{name}: {found.verdict} in {found.seconds:.0f} s{f': {found.problem}' if found.problem else ''}")
+        tell(f"{name}: {found.status} in {found.seconds:.0f} s{f': {found.problem}' if found.problem else ''}")
     return outcomes

@@ -35,7 +35,7 @@ def _model(torch: Any) -> Any:
             super().__init__()
             self.norm1, self.norm2 = nn.LayerNorm(_WIDTH), nn.LayerNorm(_WIDTH)
             self.qkv, self.proj = nn.Linear(_WIDTH, 3 * _WIDTH), nn.Linear(_WIDTH, _WIDTH)
-            self.mlp = nn.Sequential(nn.Linear(_WIDTH, 4 * _WIDTH), nn.GELU("tanh"), nn.Linear(4 * _WIDTH, _WIDTH))
+            self.mlp = nn.Sequential(nn.Linear(_WIDTH, 4 * _WIDTH), nn.GELU(), nn.Linear(4 * _WIDTH, _WIDTH))
 
         def forward(self, x: Any) -> Any:
             b, s, _ = x.shape

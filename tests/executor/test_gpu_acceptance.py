@@ -16,10 +16,10 @@ from executor.gpu_acceptance import __main__ as command
 from executor.gpu_acceptance import bench as benches
 from executor.gpu_acceptance import commands, parts, pytorch
 from executor.gpu_acceptance.bench import SMALL, Bench
-from executor.gpu_acceptance.cases import kernel_cases, product_cases
 from executor.gpu_acceptance.collectives import checked
-from executor.gpu_acceptance.outcome import LeftOut, Outcome, PartFailed, Verdict, read_outcomes, write_outcomes
+from executor.gpu_acceptance.outcome import LeftOut, PartFailed, PartOutcome, PartStatus, read_outcomes, write_outcomes
 from executor.gpu_acceptance.parts import LIMIT_S, PARTS, outcome_of, run_parts
+from executor.gpu_acceptance.samples import kernel_samples, product_samples
 from executor.runtime.kernels.gpu import build
 from executor.runtime.kernels.gpu.cublaslt import ProductPlans
 from executor.runtime.kernels.gpu.cudnn import AttentionPlans
@@ -146,10 +146,10 @@ def test_a_dry_run_of_the_whole(bench: Bench, tmp_path: Path, monkeypatch: pytes
     out, told = tmp_path / "out.json", []
     monkeypatch.setattr(parts, "PARTS", {**PARTS, "pytorch": _leave_out})
     outcomes = run_parts(out, list(PARTS), lambda name: outcome_of(name, lambda: bench), told.append)
-    assert {name: (one.verdict, one.problem) for name, one in outcomes.items() if name != "pytorch"} == {
-        name: (Verdict.PASSED, "") for name in PARTS if name != "pytorch"
+    assert {name: (one.status, one.problem) for name, one in outcomes.items() if name != "pytorch"} == {
+        name: (PartStatus.SUCCEEDED, "") for name in PARTS if name != "pytorch"
     }
-    assert outcomes["pytorch"].verdict is Verdict.LEFT_OUT
+    assert outcomes["pytorch"].status is PartStatus.LEFT_OUT
     assert [line.partition(":")[0] for line in told] == list(PARTS)
     assert read_outcomes(out) == outcomes
     found = {name: json.loads(one.figures) for name, one in outcomes.items()}
@@ -171,47 +171,49 @@ def _leave_out(bench: Bench) -> Any:
 
 
 def test_every_kind_with_kernels_has_a_case() -> None:
-    assert set(kernel_cases(SMALL, DType.BFLOAT16)) == set(LAUNCHES)
-    assert set(product_cases(SMALL, DType.BFLOAT16)) == set(PRODUCTS)
+    assert set(kernel_samples(SMALL, DType.BFLOAT16)) == set(LAUNCHES)
+    assert set(product_samples(SMALL, DType.BFLOAT16)) == set(PRODUCTS)
 
 
 def test_a_part_that_fails_hides_no_other_and_is_run_again(tmp_path: Path) -> None:
     out, ran = tmp_path / "out.json", []
-    results = {"build": [Outcome(Verdict.FAILED, 1.0, "spills", "{}"), Outcome(Verdict.PASSED, 1.0, "", "{}")]}
+    results = {
+        "build": [PartOutcome(PartStatus.FAILED, 1.0, "spills", "{}"), PartOutcome(PartStatus.SUCCEEDED, 1.0, "", "{}")]
+    }
 
-    def run(name: str) -> Outcome:
+    def run(name: str) -> PartOutcome:
         ran.append(name)
-        return results.get(name, [Outcome(Verdict.PASSED, 0.0, "", '{"a": 1}')]).pop(0)
+        return results.get(name, [PartOutcome(PartStatus.SUCCEEDED, 0.0, "", '{"a": 1}')]).pop(0)
 
     names = ["environment", "build", "kernels"]
-    results |= {name: [Outcome(Verdict.PASSED, 0.0, "", '{"a": 1}')] for name in ("environment", "kernels")}
+    results |= {name: [PartOutcome(PartStatus.SUCCEEDED, 0.0, "", '{"a": 1}')] for name in ("environment", "kernels")}
     told: list[str] = []
     run_parts(out, names, run, told.append)
     assert ran == names
     assert told[1] == "build: failed in 1 s: spills"
     run_parts(out, names, run, told.append)
     assert ran == [*names, "build"]
-    assert all(one.passed for one in read_outcomes(out).values())
+    assert all(one.succeeded for one in read_outcomes(out).values())
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict", "figures"),
+    ("error", "status", "figures"),
     [
-        (PartFailed("slow", {"share": 0.5}), Verdict.FAILED, '{"share": 0.5}'),
-        (LeftOut("no mpiexec"), Verdict.LEFT_OUT, "{}"),
-        (EnvironmentLacks("no cubins"), Verdict.FAILED, "{}"),
-        (ZeroDivisionError("division by zero"), Verdict.FAILED, "{}"),
+        (PartFailed("slow", {"share": 0.5}), PartStatus.FAILED, '{"share": 0.5}'),
+        (LeftOut("no mpiexec"), PartStatus.LEFT_OUT, "{}"),
+        (EnvironmentLacks("no cubins"), PartStatus.FAILED, "{}"),
+        (ZeroDivisionError("division by zero"), PartStatus.FAILED, "{}"),
     ],
 )
 def test_whatever_goes_wrong_in_a_part_is_its_outcome(
-    monkeypatch: pytest.MonkeyPatch, bench: Bench, error: Exception, verdict: Verdict, figures: str
+    monkeypatch: pytest.MonkeyPatch, bench: Bench, error: Exception, status: PartStatus, figures: str
 ) -> None:
     def broken(bench: Bench) -> Any:
         raise error
 
     monkeypatch.setattr(parts, "PARTS", {"kernels": broken})
     found = outcome_of("kernels", lambda: bench)
-    assert (found.verdict, found.figures) == (verdict, figures)
+    assert (found.status, found.figures) == (status, figures)
     assert str(error) in found.problem
 
 
@@ -248,7 +250,7 @@ def test_a_command_that_ends_otherwise_fails_its_part(bench: Bench, which: str, 
 def test_two_ranks_without_mpiexec_are_left_out(bench: Bench) -> None:
     bench.command.codes["ranks"] = 5  # type: ignore[attr-defined]
     found = outcome_of("collectives", lambda: bench)
-    assert found.verdict is Verdict.LEFT_OUT
+    assert found.status is PartStatus.LEFT_OUT
 
 
 def test_a_collective_that_is_wrong_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +276,7 @@ def test_the_command_runs_parts_apart_and_ends_by_their_verdicts(
 ) -> None:
     monkeypatch.setattr(command, "require_device", HostCupy)
     out = tmp_path / "out.json"
-    passed = {"environment": Outcome(Verdict.PASSED, 1.0, "", "{}")}
+    passed = {"environment": PartOutcome(PartStatus.SUCCEEDED, 1.0, "", "{}")}
 
     def child(arguments: Sequence[str], limit_s: float) -> tuple[int, str]:
         assert limit_s == LIMIT_S

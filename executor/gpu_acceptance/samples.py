@@ -1,12 +1,14 @@
-"""Cases of acceptance: one act of each kind that has kernels, on operands like those of a language model."""
+"""Samples of acceptance: one act of each kind that has kernels, on operands like those of a language model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from executor.gpu_acceptance.bench import Bench, Sizes
+from executor.runtime.kernels.gpu import attention, elementwise, products, slices, update
+from executor.runtime.kernels.gpu import rows as by_rows
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Example, Workspace
 from strategy.sbp.tensor import DType, Shape, TensorSpec
@@ -18,7 +20,7 @@ _ADAM = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
 _DROP = {"rate": 0.1, "seed": 7}
 
 
-def kernel_cases(sizes: Sizes, half: DType) -> dict[str, Example]:
+def kernel_samples(sizes: Sizes, half: DType) -> dict[str, Example]:
     """Kind -> its operands; losses and updates in float32, as mixed precision has them, all else in a half."""
     rows, width, classes = sizes.rows, sizes.width, sizes.classes
     x, vector, logits = _spec((rows, width), half), _spec((width,), half), _spec((rows, classes))
@@ -26,51 +28,69 @@ def kernel_cases(sizes: Sizes, half: DType) -> dict[str, Example]:
     table, heads = _spec((classes, width), half), _spec((1, rows, width // 64, 64), half)
     ids: Mapping[int, tuple[float, float]] = {1: (0, classes)}
     loss = {**_CLASSES, "classes": classes}
-    unary = ("gelu", "gelu_exact", "silu", "softmax", "log_softmax", "square_sum")
-    binary = ("gelu_grad", "gelu_exact_grad", "silu_grad", "softmax_grad", "log_softmax_grad", "swiglu")
+    unary = (
+        elementwise.gelu,
+        elementwise.gelu_exact,
+        elementwise.silu,
+        by_rows.softmax,
+        by_rows.log_softmax,
+        by_rows.square_sum,
+    )
+    binary = (
+        *(elementwise.gelu_grad, elementwise.gelu_exact_grad, elementwise.silu_grad, elementwise.swiglu),
+        *(by_rows.softmax_grad, by_rows.log_softmax_grad),
+    )
     bounded = {"limit": 1.2}
-    return {
-        **{kind: Example((x,)) for kind in unary},
-        **{kind: Example((x, x)) for kind in binary},
-        "swiglu_grad": Example((x, x, x)),
-        "bounded_swiglu": Example((x, x), attrs=bounded),
-        "bounded_swiglu_dgate": Example((x, x, x), attrs=bounded),
-        "bounded_swiglu_dup": Example((x, x, x), attrs=bounded),
-        "layer_norm": Example((x, vector, vector)),
-        "layer_norm_grad": Example((x, vector, row, row, x)),
-        "rms_norm": Example((x, vector)),
-        "rms_norm_grad": Example((x, vector, row, x)),
-        "sum_exp": Example((logits, row)),
-        "sum_exp_grad": Example((logits, row, row)),
-        "cross_entropy": Example((logits, labels, row), attrs=loss, ranges=ids),
-        "cross_entropy_grad": Example((logits, labels, row), attrs=loss, ranges=ids),
-        "dropout": Example((x,), attrs=_DROP),
-        "add_dropped": Example((x, x), attrs=_DROP),
-        "rotary": Example((heads,), attrs={"base": 10000.0, "reverse": 0}),
-        "cast": Example((x,), attrs={"dtype": str(DType.FLOAT32)}),
-        "gather": Example((table, labels), attrs={"axis": 0}, ranges=ids),
-        "gather_grad": Example((labels, x), attrs={"axis": 0, "rows": classes}, ranges={0: (0, classes)}),
-        "adamw": Example(
-            (_spec((rows, width)), scalar, scalar), (_spec((rows, width)),) * 3, _ADAM, {5: (0.0, 1.0), 2: (0.0, 0.01)}
-        ),
+    figures = (_spec((rows, width)), scalar, scalar)
+    found: dict[Callable[[Call], object], Example] = {
+        **{make: Example((x,)) for make in unary},
+        **{make: Example((x, x)) for make in binary},
+        elementwise.swiglu_grad: Example((x, x, x)),
+        elementwise.bounded_swiglu: Example((x, x), attrs=bounded),
+        elementwise.bounded_swiglu_dgate: Example((x, x, x), attrs=bounded),
+        elementwise.bounded_swiglu_dup: Example((x, x, x), attrs=bounded),
+        by_rows.layer_norm: Example((x, vector, vector)),
+        by_rows.layer_norm_grad: Example((x, vector, row, row, x)),
+        by_rows.rms_norm: Example((x, vector)),
+        by_rows.rms_norm_grad: Example((x, vector, row, x)),
+        by_rows.sum_exp: Example((logits, row)),
+        by_rows.sum_exp_grad: Example((logits, row, row)),
+        by_rows.cross_entropy: Example((logits, labels, row), attrs=loss, ranges=ids),
+        by_rows.cross_entropy_grad: Example((logits, labels, row), attrs=loss, ranges=ids),
+        elementwise.dropout: Example((x,), attrs=_DROP),
+        elementwise.add_dropped: Example((x, x), attrs=_DROP),
+        elementwise.rotary: Example((heads,), attrs={"base": 10000.0, "reverse": 0}),
+        elementwise.cast: Example((x,), attrs={"dtype": str(DType.FLOAT32)}),
+        slices.gather: Example((table, labels), attrs={"axis": 0}, ranges=ids),
+        slices.gather_grad: Example((labels, x), attrs={"axis": 0, "rows": classes}, ranges={0: (0, classes)}),
+        update.adamw: Example(figures, figures[:1] * 3, _ADAM, {5: (0.0, 1.0), 2: (0.0, 0.01)}),
     }
+    return {make.__name__: example for make, example in found.items()}
 
 
-def product_cases(sizes: Sizes, element: DType) -> dict[str, Example]:
+def product_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
     """Kind -> its operands: a linear map of a model, and a stack of products as of heads."""
     x, w = _spec((sizes.rows, sizes.width), element), _spec((sizes.width, sizes.width), element)
     stack = _spec((16, sizes.sequence, 64), element)
-    return {
-        "matmul": Example((x, w)),
-        "matmul_nt": Example((x, w)),
-        "matmul_tn": Example((x, x)),
-        "batch_matmul": Example((stack, stack), attrs={"transpose_a": 0, "transpose_b": 1}),
+    flags = {"transpose_a": 0, "transpose_b": 1}
+    found: dict[Callable[[Call], object], Example] = {
+        products.matmul: Example((x, w)),
+        products.matmul_nt: Example((x, w)),
+        products.matmul_tn: Example((x, x)),
+        products.batch_matmul: Example((stack, stack), attrs=flags),
     }
+    return {make.__name__: example for make, example in found.items()}
 
 
-def attention_case(sizes: Sizes, element: DType) -> Example:
-    """Causal attention over packed heads, as GPT-2 has it."""
-    return Example((_spec((4, sizes.sequence, 16, 3, 64), element),), attrs={"causal": 1})
+def attention_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
+    """Kind -> its operands: causal attention over packed heads, as GPT-2 has it.
+
+    The gradient reads some rows, log-sum-exps above all scores, and a gradient.
+    """
+    forward = Example((_spec((4, sizes.sequence, 16, 3, 64), element),), attrs={"causal": 1})
+    out, lse = op_definition(attention.attention.__name__).infer(forward.inputs, (), forward.attrs)
+    backward = Example((*forward.inputs, out, lse, out), attrs=forward.attrs, ranges={2: (6.0, 8.0)})
+    return {attention.attention.__name__: forward, attention.attention_grad.__name__: backward}
 
 
 def _spec(shape: Shape, dtype: DType = DType.FLOAT32) -> TensorSpec:
