@@ -259,7 +259,7 @@ def _beside(graph: Graph) -> Mapping[str, Kept]:
 
 
 def _deferred(graph: Graph, name: str, there: int, apart: frozenset[str], part_of: Mapping[str, int]) -> Kept | None:
-    """What a backward pass leaves for gradients of weights; as backward passes read it, if they do, else where it lives.
+    """What a backward pass leaves for gradients of weights: as backward passes read it, if they do, or as it lives.
 
     What these read as gradients of weights do is there for both. Else one of the two is converted from where the value
     lives, which is no smaller than the least that it could be. Of several gradients of weights that which reads most is

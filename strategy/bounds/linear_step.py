@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.bounds.chunk_states import ChunkState, fullest_states
-from strategy.bounds.places_taken import places_taken
 from strategy.bounds.pipeline_parts import LAST, parts_at, stage_times
+from strategy.bounds.places_taken import places_taken
 from strategy.bounds.point import (
     ADDED,
     AHEAD,

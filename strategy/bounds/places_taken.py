@@ -1,4 +1,4 @@
-"""Places taken: blocks of a stage's registers that pairwise are in use at one time or another, so that none shares a place.
+"""Places taken: blocks of a stage's registers of which every two are in use at one time, so that none share a place.
 
 Micro-batches take the blocks of a register in turn, and every block has its place for the whole step. Two blocks that
 are once in use together lie apart for good, though at any one time few of all may be in use:

@@ -31,6 +31,8 @@ BYTES, OF_MICRO_BATCH = slice(32, 54), slice(41, 53)
 """All of them, and those that every micro-batch in flight holds."""
 MICRO, MICRO_OVERLAPPED = slice(0, 9), slice(15, 24)
 """Those of `TIMES` that every micro-batch takes itself, and what goes on beside it."""
+OF_STEP = slice(9, 15)
+"""Those that a step takes itself ahead of its first micro-batch, and behind its last."""
 SIZE = 54
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from strategy.bounds.closed_forms import ClosedForms, on_axes
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.point import (
-    AHEAD,
     ADDED,
+    AHEAD,
     DEFERRED,
     HELD,
     MICRO,

@@ -45,7 +45,7 @@ Weight = int | npt.NDArray[np.int64]
 
 
 class Keeping(StrEnum):
-    """In which layouts a value is kept; but for the first, the first of its readers, and of both, alone is looked at."""
+    """In which layouts a value is kept; but for the first of these, the first of its readers alone is looked at."""
 
     AS_READ = "every layout that a reader wants"
     SMALLER = "where it lives or as it is read, whichever is smaller"
