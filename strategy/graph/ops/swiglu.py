@@ -82,8 +82,9 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
 
 
 def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    partial_up = AxisSignature((B, B, P), (P, B))
-    return [*elementwise_signatures(inputs[0].shape, 3, 2), linear_in([0], 3, 2), partial_up]
+    found = [*elementwise_signatures(inputs[0].shape, 3, 2), linear_in([0], 3, 2)]
+    # Terms of ragged rows may lack rows, which the gradient of `up` has all the same.
+    return found if inputs[0].ragged is not None else [*found, AxisSignature((B, B, P), (P, B))]
 
 
 def _flop_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
