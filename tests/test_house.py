@@ -399,10 +399,13 @@ def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
     assert names_taken_apart(ast.parse(line)) != []
 
 
-IMPORTED_AS = {"cupy-cuda13x": "cupy", "pyyaml": "yaml"}
+IMPORTED_AS = {"cupy-cuda13x": "cupy", "nvmath-python": "nvmath", "pyyaml": "yaml"}
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
-PLUGINS = {"pytest-timeout", "pytest-xdist", "onnxscript", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
-"""Programs, the kernel of a notebook, plug-ins, and a library with its headers: used without being imported."""
+PLUGINS = {
+    *("pytest-timeout", "pytest-xdist", "onnxscript"),
+    *("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn-cu13"),
+}
+"""Programs, the kernel of a notebook, plug-ins, and libraries with their headers: used without being imported."""
 
 
 def test_every_extra_is_imported_by_something() -> None:
@@ -439,7 +442,7 @@ STARTS = (
 """The command, the front end, the search that programs pass to it, the exchange of a loop of one's own, and C's."""
 RUN = (
     *("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks"),
-    "executor.exchange.c_interface.build",
+    *("executor.exchange.c_interface.build", "executor.gpu_acceptance.__main__"),
 )
 """With `python -m`, by `make`, by the demo and by who writes C."""
 PROOF = ("simulator.reference",)

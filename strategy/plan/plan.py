@@ -185,7 +185,7 @@ def _model_document(plan: Plan) -> dict[str, Any]:
 
 def _training_document(training: Training) -> dict[str, Any]:
     """JSON knows no infinity: that of a norm which clips nothing is written as text."""
-    found = _without_empty(dataclasses.asdict(training), "groups")
+    found = _without_empty(dataclasses.asdict(training), "groups", "fused")
     return {**found, "max_norm": UNLIMITED} if math.isinf(training.max_norm) else found
 
 
@@ -296,7 +296,12 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
         model=dimensions,
         training=reader.record(
             Training,
-            {"groups": [], **training, **({"max_norm": math.inf} if training["max_norm"] == UNLIMITED else {})},
+            {
+                "groups": [],
+                "fused": False,
+                **training,
+                **({"max_norm": math.inf} if training["max_norm"] == UNLIMITED else {}),
+            },
             "training",
             dtype=DType(training["dtype"]),
             optimizer=Optimizer(training["optimizer"]),
