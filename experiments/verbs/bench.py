@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from experiments.joint_bench import JointComparison
     from experiments.search_bench import Comparison
 
-SUBJECTS = ("search", "joint", "objective", "simulator", "exchange")
+SUBJECTS = ("cpu", "search", "joint", "objective", "simulator", "exchange")
 TIME_LIMIT_S = 20.0
 PAIRS = 50
 BLOCKS = 5
@@ -24,9 +24,7 @@ LINK_GBIT_PER_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan bench` takes."""
-    parser.add_argument(
-        "subject", choices=["search", "joint", "objective", "simulator", "exchange"], help="what to measure"
-    )
+    parser.add_argument("subject", choices=SUBJECTS, help="what to measure")
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -53,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_int,
         default=BLOCKS,
         metavar="N",
-        help="exchange: rounds of all trials (default %(default)s)",
+        help="cpu, exchange: rounds of all trials (default %(default)s)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="exchange: keep trials here (default: a run folder)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="cpu, exchange: files go here (default: a run folder)")
     add_json(parser)
 
 
@@ -67,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.subject == "simulator":
         return bench_simulator(json=args.json)
+    if args.subject == "cpu":
+        return bench_cpu(args.out, args.blocks, json=args.json)
     if args.subject == "exchange":
         return bench_exchange(args.out, args.blocks, json=args.json)
     if args.subject == "objective":
@@ -183,6 +183,24 @@ def bench_objective(pairs: int, seed: int, time_limit_s: float, *, json: bool) -
         write_out(f"{table(done)}\ncovered: {counts}\n")
     check_covered(done, pairs)
     check_close(done)
+    return 0
+
+
+def bench_cpu(out: Path | None, blocks: int, *, json: bool) -> int:
+    """Train small models by ours and by PyTorch in turn, and print the table or the document with all samples."""
+    from executor.supervision.environment import rank_environment
+
+    rank_environment()  # before NumPy is imported: this process measures a core, too
+    from experiments.cpu_bench import compare, lines
+    from experiments.cpu_models import CPU_MODELS
+    from experiments.outputs import RUNS
+
+    folder = out or RUNS / f"cpu-{time.time_ns() // 10**6}"
+    found = compare(list(CPU_MODELS), folder, blocks, say)
+    if json:
+        emit(found)
+    else:
+        write_out(lines(found))
     return 0
 
 
