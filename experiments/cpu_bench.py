@@ -90,7 +90,8 @@ class WaitingSide:
     @property
     def step_cpu_s(self) -> float:
         """The same by the CPU time of the first rank, which other work on the machine hardly moves."""
-        return median(cpu_s / len(block) for cpu_s, block in list(zip(self.cpu_s, self.seconds, strict=True))[1:])
+        each = [cpu_s / len(block) for cpu_s, block in zip(self.cpu_s, self.seconds, strict=True)]
+        return median(each[1:] or each)
 
     def end(self) -> None:
         """Let all processes go."""
