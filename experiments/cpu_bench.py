@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from executor.supervision.environment import clean_environment, find_mpiexec
-from experiments.cpu_models import CPU_MODELS, GLOBAL_BATCH
+from experiments.cpu_models import CPU_MODELS, TRAINING
 from experiments.cpu_sides import END
 from experiments.machine import local_cluster
 from experiments.prices import simulated_step
@@ -27,7 +27,6 @@ from strategy.base.errors import EnvironmentLacks, RunError, present
 from strategy.cost.cost import CostModel
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.passes.training import Training
 from strategy.plan.plan import Plan, write_plan
 from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.exchange_choice import with_exchange
@@ -151,9 +150,9 @@ def _compared(name: str, form: str, folder: Path, blocks: int, progress: Callabl
 
 def data_parallel_plan(name: str, ranks: int) -> Plan:
     """A replica per rank, one micro-batch, buckets as a search would choose them."""
-    cluster, training = local_cluster(ranks), Training(GLOBAL_BATCH)
-    request = Request(name, CPU_MODELS[name], training, CostModel(cluster, {}), cluster.device.memory_bytes)
-    config = PlanConfig(ranks, 1, 1, GLOBAL_BATCH // ranks, 1, Schedule.ONE_F_ONE_B)
+    cluster = local_cluster(ranks)
+    request = Request(name, CPU_MODELS[name], TRAINING, CostModel(cluster, {}), cluster.device.memory_bytes)
+    config = PlanConfig(ranks, 1, 1, TRAINING.global_batch // ranks, 1, Schedule.ONE_F_ONE_B)
     plan = plan_by_rule(request, config, ("data", "tensor"), simulated_step)
     return with_exchange(request, plan, simulated_step, UNLIMITED)
 

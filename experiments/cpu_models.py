@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from strategy.models.base import Model
 from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
+from strategy.passes.training import Training
 
-GLOBAL_BATCH = 8
+TRAINING = Training(8, lr=5e-4)
+"""At larger rates roundings grow until the losses of any two programs differ."""
 CPU_MODELS: Mapping[str, Model] = {
     "gpt": GptConfig(layers=4, width=256, heads=4, sequence=128, vocabulary=4096),
     "gpt-tiny": GptConfig(layers=4, width=128, heads=4, sequence=128, vocabulary=256),
