@@ -431,8 +431,9 @@ STARTS = (
 RUN = (
     *("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks"),
     "executor.exchange.c_interface.build",
+    *("strategy.trainers.applied", "strategy.trainers.applied.dtensor", "strategy.trainers.applied.jax_arrays"),
 )
-"""With `python -m`, by `make`, by the demo and by who writes C."""
+"""With `python -m`, by `make`, by the demo, by who writes C, and by `sbplan export`, which writes them out."""
 PROOF = ("simulator.reference",)
 """What a compiled engine is proved equal to; its tests run it."""
 TIMED = ("experiments.simulator_bench",)
@@ -544,6 +545,7 @@ CONSTANTS_TWICE: Mapping[str, str] = {
     "MIDDLE": "which run of layers, and which layer of a short model",
     "NAMED": "how many pins, and how many ranks, a message names",
     "ONE": "a dim that is broadcast, and one that is summed away",
+    "PLAN": "two programs that are exported, each on its own",
     "POSITIVE": "from where the example operands of an op are drawn",
     "ROUNDS": "of two searches",
     "SCALAR": "the spec of an example operand",

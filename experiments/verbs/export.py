@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.arguments import add_json
+from experiments.arguments import TRAINERS, add_json
 from experiments.console import emit, say
 from experiments.outputs import check_output_path
 from strategy.base.errors import InputError
 
-TRAINERS = ("megatron", "torchtitan", "deepspeed")
 PROGRAMS = ("dtensor", "jax")
 
 
@@ -26,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="F",
-        help="write it here (default: the plan's name with .sh, .toml, .json or .py); DeepSpeed's JSON has the arguments "
-        "of its script beside it, as F__args.sh",
+        help="write it here (default: the plan's name with .sh, .toml, .json or .py); DeepSpeed's JSON has the "
+        "arguments of its script beside it, as F__args.sh",
     )
     add_json(parser)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, gpu_range, positive_int, seconds, share, tokens
+from experiments.arguments import TRAINERS, add_json, gpu_range, positive_int, seconds, share, tokens
 from experiments.console import emit, say
 from experiments.exit_codes import EXIT_LIMIT
 from experiments.outputs import check_output_path, clean_stdout, make_folder
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from strategy.space.request import Request
 
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
-TRAINERS = ("megatron", "torchtitan", "deepspeed")
 TIME_LIMIT_S = 50.0
 GAP = 0.01
 

@@ -141,7 +141,7 @@ def on_rank(case: str, folder: Path, rank: int) -> None:
     run_graph(graph, [inputs], wanted)
     mesh = layouts.device_mesh("cpu")
     state = layouts.distributed({name: torch.from_numpy(a) for name, a in variables.items()}, mesh)
-    step = layouts.Step(mesh, state, {name: torch.from_numpy(a) for name, a in inputs.items()})
+    step = layouts.TorchStep(mesh, state, {name: torch.from_numpy(a) for name, a in inputs.items()})
     coords = tuple(int(one) for one in np.unravel_index(rank, plan.config.mesh))
     with CommDebugMode() as counted:
         for op in graph.ops:
@@ -173,7 +173,7 @@ def over_devices(case: str, folder: Path) -> None:
     axes = tuple(axis for axis, parts in zip(plan.config.axes, plan.config.mesh, strict=True) if parts > 1)
 
     def of_step(state: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
-        step = layouts.Step(state, batch)
+        step = layouts.JaxStep(state, batch)
         for op in graph.ops:
             shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in shapes_of(graph, plan, op)]
             place = [jax.lax.axis_index(axis) for axis in axes]

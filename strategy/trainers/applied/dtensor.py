@@ -1,10 +1,10 @@
 """A plan's layouts for torch.distributed.tensor: every op of a step reads and writes as the plan says.
 
-`Step` holds the values of a step on one rank. `run` brings what an op reads to the layouts that it wants, by the chains
+`TorchStep` holds the values of a step on one rank. `run` brings what an op reads to the layouts that it wants, by the chains
 of conversions that the plan has, one collective each, and calls a function on the local tensors. SBP here is DTensor's
 placements: B is Replicate, S(d) is Shard(d), P(sum) is Partial("sum").
 
-    torchrun --nproc-per-node N train.py      where train.py has:   from layouts import Step, device_mesh
+    torchrun --nproc-per-node N train.py      where train.py has:   from layouts import TorchStep, device_mesh
 """
 
 import json
@@ -44,7 +44,7 @@ def distributed(state: Mapping[str, torch.Tensor], mesh: DeviceMesh) -> dict[str
     }
 
 
-class Step:
+class TorchStep:
     """Values of one step on this rank: of the state as it lies, of the inputs wherever they are wanted."""
 
     def __init__(self, mesh: DeviceMesh, state: Mapping[str, DTensor], inputs: Mapping[str, torch.Tensor]) -> None:

@@ -1,7 +1,7 @@
 """A plan's layouts for JAX: every op of a step reads and writes as the plan says, inside `jax.shard_map`.
 
 `spec_of` is the PartitionSpec of what lives from step to step, for `jax.device_put`, `jax.jit` and `jax.shard_map`.
-`Step` holds the values of a step on one device of the mesh. `run` brings what an op reads to the layouts that it wants,
+`JaxStep` holds the values of a step on one device of the mesh. `run` brings what an op reads to the layouts that it wants,
 by the chains of conversions that the plan has, one collective each, and calls a function on the local arrays.
 """
 
@@ -39,7 +39,7 @@ def _dim(sbp: str) -> int:
     return int(sbp[2:-1])
 
 
-class Step:
+class JaxStep:
     """Values of one step on one device: local arrays of the state as it lies, inputs whole."""
 
     def __init__(self, state: Mapping[str, jax.Array], inputs: Mapping[str, jax.Array]) -> None:
