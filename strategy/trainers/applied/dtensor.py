@@ -1,8 +1,8 @@
 """A plan's layouts for torch.distributed.tensor: every op of a step reads and writes as the plan says.
 
-`TorchStep` holds the values of a step on one rank. `run` brings what an op reads to the layouts that it wants, by the chains
-of conversions that the plan has, one collective each, and calls a function on the local tensors. SBP here is DTensor's
-placements: B is Replicate, S(d) is Shard(d), P(sum) is Partial("sum").
+`TorchStep` holds the values of a step on one rank. `run` brings what an op reads to the layouts that it wants, by the
+chains of conversions that the plan has, one collective each, and calls a function on the local tensors. SBP here is
+DTensor's placements: B is Replicate, S(d) is Shard(d), P(sum) is Partial("sum").
 
     torchrun --nproc-per-node N train.py      where train.py has:   from layouts import TorchStep, device_mesh
 """

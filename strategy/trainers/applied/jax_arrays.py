@@ -1,8 +1,8 @@
 """A plan's layouts for JAX: every op of a step reads and writes as the plan says, inside `jax.shard_map`.
 
 `spec_of` is the PartitionSpec of what lives from step to step, for `jax.device_put`, `jax.jit` and `jax.shard_map`.
-`JaxStep` holds the values of a step on one device of the mesh. `run` brings what an op reads to the layouts that it wants,
-by the chains of conversions that the plan has, one collective each, and calls a function on the local arrays.
+`JaxStep` holds the values of a step on one device of the mesh. `run` brings what an op reads to the layouts that it
+wants, by the chains of conversions that the plan has, one collective each, and calls a function on the local arrays.
 """
 
 import json
