@@ -392,7 +392,15 @@ def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
 
 IMPORTED_AS = {"cupy-cuda13x": "cupy", "pyyaml": "yaml"}
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
-PLUGINS = {"pytest-timeout", "pytest-xdist", "onnxscript", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
+PLUGINS = {
+    "mkdocs-material",
+    "mkdocstrings",
+    "pytest-timeout",
+    "pytest-xdist",
+    "onnxscript",
+    "nvidia-cuda-nvrtc",
+    "nvidia-cuda-runtime",
+}
 """Programs, the kernel of a notebook, plug-ins, and a library with its headers: used without being imported."""
 
 

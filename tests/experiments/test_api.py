@@ -48,8 +48,8 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
     program = "import sys, experiments; print([n for n in sys.modules if n in ('numpy', 'experiments.api')])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    with pytest.raises(AttributeError, match="no attribute 'serch'"):
-        experiments.serch  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'seek'"):
+        experiments.seek  # noqa: B018
 
 
 def test_what_is_wrong_is_the_commands_own_error(tmp_path: Path) -> None:
