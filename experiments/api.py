@@ -40,6 +40,10 @@ def search(model: str, **options: Any) -> SearchResult:
     from strategy.search.search import search as searched
 
     args = _parsed("search", model, **options)
+    if str(args.cluster).partition(":")[0] == "local":
+        from executor.supervision.environment import rank_environment
+
+        rank_environment()  # a rank computes with one thread, so it is measured with one
     clusters = clusters_of(args)
     if len(clusters) > 1:
         raise InputError("counts of GPUs are compared by the command", where="search: gpus", expected="one number")
@@ -151,10 +155,10 @@ def _parsed(verb: str, *words: object, **options: Any) -> argparse.Namespace:
 def _flags(options: dict[str, Any]) -> list[str]:
     """`global_batch=64` -> `--global-batch 64`; True is a flag alone, None and False are none."""
     found: list[str] = []
-    for name, value in options.items():
+    for option, value in options.items():
         if value is None or value is False:
             continue
-        found.append("--" + name.rstrip("_").replace("_", "-"))
+        found.append("--" + option.rstrip("_").replace("_", "-"))
         if value is not True:
             found += map(str, value) if isinstance(value, list | tuple) else [str(value)]
     return found
