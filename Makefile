@@ -16,7 +16,7 @@ QUICK := tests/test_house.py tests/test_layers.py tests/test_order.py tests/stra
   tests/strategy/ilp/solve/test_joins.py tests/strategy/ilp/solve/test_message_bound.py tests/strategy/plan/test_plan.py \
   tests/executor/test_checkpoint.py
 
-.PHONY: demo quick test lint clean
+.PHONY: demo quick test lint docs clean
 
 demo: $(STAMP)
 	$(VENV)/bin/sbplan demo
@@ -33,6 +33,11 @@ lint: $(STAMP)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/codespell
+
+# The site; any warning is an error. Its tools are an extra of their own, which nothing else here needs.
+docs: $(STAMP)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(VENV)/bin/mkdocs build --strict --config-file .mkdocs.yml
 
 # The entry is copied at installation (see pyproject.toml); everything else is used from where it lies.
 $(STAMP): pyproject.toml experiments/entry.py

@@ -9,6 +9,8 @@ from strategy.base.errors import shortened
 
 LARGEST_COUNT = 2**31 - 1
 MOST_TOKENS = 1e18
+TRAINERS = ("megatron", "torchtitan", "deepspeed")
+"""Whose configurations plans are searched for and written as."""
 
 
 def positive_int(text: str) -> int:

@@ -46,6 +46,7 @@ VERBS = {
     "figures": "draw the figures of the papers, from the runs in a store",
     "cite": "BibTeX of the methods that a plan uses",
     "doctor": "check this machine: what is there, what is missing",
+    "completion": "what bash, zsh or fish needs to complete verbs and flags",
 }
 
 
@@ -62,7 +63,7 @@ class Parser(argparse.ArgumentParser):
 
 def usage() -> str:
     """The page that `sbplan --help` prints."""
-    verbs = "\n".join(f"  {verb:<10}{text}" for verb, text in VERBS.items())
+    verbs = "\n".join(f"  {verb:<11}{text}" for verb, text in VERBS.items())
     return (
         "usage: sbplan VERB ...\n\n"
         "Finds how to train a model on a cluster, proves how good the answer is, shows what will happen,\n"

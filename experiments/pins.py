@@ -7,6 +7,7 @@ recompute = "full"
 recompute_values = ["*.mlp.gelu"]
 offload = "activations"
 offload_values = ["*.norm1.*"]
+trainer = "megatron"          # only what its configurations can say
 bucket_bytes = 1000000        # of gradients that are exchanged together; 0: each by itself
 exchange_streams = 2          # over which these exchanges go round
 
@@ -44,7 +45,7 @@ COUNTS = (
     *("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size"),
     "exchange_streams",
 )
-WORDS = ("schedule", "recompute", "offload", "context")
+WORDS = ("schedule", "recompute", "offload", "context", "trainer")
 PATTERNS = ("recompute_values", "offload_values", "tiled")
 ORDER = "order"
 LARGEST_ZERO_STAGE = 3
@@ -189,12 +190,14 @@ def _word(key: str, value: Any, where: str) -> StrEnum:
     """One of few words."""
     from strategy.layout.config import Context, Offload, Recompute
     from strategy.layout.schedule import Schedule
+    from strategy.space.trainer_space import TargetTrainer
 
     kinds: Mapping[str, type[StrEnum]] = {
         "schedule": Schedule,
         "recompute": Recompute,
         "offload": Offload,
         "context": Context,
+        "trainer": TargetTrainer,
     }
     names = [str(word) for word in kinds[key]]
     if value not in names:

@@ -402,7 +402,7 @@ def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
 IMPORTED_AS = {"cupy-cuda13x": "cupy", "nvmath-python": "nvmath", "pyyaml": "yaml"}
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
 PLUGINS = {
-    *("pytest-timeout", "pytest-xdist", "onnxscript"),
+    *("mkdocs-material", "mkdocstrings", "pytest-timeout", "pytest-xdist", "onnxscript"),
     *("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn-cu13"),
 }
 """Programs, the kernel of a notebook, plug-ins, and libraries with their headers: used without being imported."""
@@ -443,8 +443,9 @@ STARTS = (
 RUN = (
     *("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks"),
     *("executor.exchange.c_interface.build", "executor.gpu_acceptance.__main__"),
+    *("strategy.trainers.applied", "strategy.trainers.applied.dtensor", "strategy.trainers.applied.jax_arrays"),
 )
-"""With `python -m`, by `make`, by the demo and by who writes C."""
+"""With `python -m`, by `make`, by the demo, by who writes C, and by `sbplan export`, which writes them out."""
 PROOF = ("simulator.reference",)
 """What a compiled engine is proved equal to; its tests run it."""
 TIMED = ("experiments.simulator_bench",)
@@ -556,6 +557,7 @@ CONSTANTS_TWICE: Mapping[str, str] = {
     "MIDDLE": "which run of layers, and which layer of a short model",
     "NAMED": "how many pins, and how many ranks, a message names",
     "ONE": "a dim that is broadcast, and one that is summed away",
+    "PLAN": "two programs that are exported, each on its own",
     "POSITIVE": "from where the example operands of an op are drawn",
     "ROUNDS": "of two searches",
     "SCALAR": "the spec of an example operand",

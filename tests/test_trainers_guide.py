@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from experiments.exit_codes import EXIT_LIMIT
+
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "trainers.md").read_text()
 CONFIG = ROOT / "experiments" / "reference" / "huggingface" / "configs" / "Qwen3-0.6B.json"
@@ -30,7 +32,8 @@ def test_every_command_of_the_guide_runs_as_printed(tmp_path: Path) -> None:
             timeout=200,
             check=False,
         )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        codes = (0, EXIT_LIMIT) if command.startswith("sbplan search ") else (0,)  # of a search on a busy machine
+        assert done.returncode in codes, f"{command}\n{done.stderr}"
         said += done.stderr
     assert said.count("read back, it is the same plan") == 3
     assert 'flavor = "0.6B"' in (tmp_path / "train.toml").read_text()

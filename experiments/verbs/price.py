@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from strategy.trainers.read import read_configuration
 
     found = read_configuration(args.file, trainer=args.trainer, model=args.model, sequence=args.seq, gpu=args.gpu or "")
-    machine, cluster = _machine(args, found)
+    machine, cluster = machine_for(args, found)
     price = priced(found.trained, machine, shipped())
     alternative, left_out = None, "--no-search"
     if not args.no_search:
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _machine(args: argparse.Namespace, found: ReadConfiguration) -> tuple[PricedMachine, Cluster | None]:
+def machine_for(args: argparse.Namespace, found: ReadConfiguration) -> tuple[PricedMachine, Cluster | None]:
     """On what it is priced."""
     from experiments.machine import find_machine
     from experiments.trainer_prices import cluster_of, machine_of, machine_of_cluster

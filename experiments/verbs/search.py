@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, gpu_range, positive_int, seconds, share, tokens
+from experiments.arguments import TRAINERS, add_json, gpu_range, positive_int, seconds, share, tokens
 from experiments.console import emit, say
 from experiments.exit_codes import EXIT_LIMIT
 from experiments.outputs import check_output_path, clean_stdout, make_folder
@@ -73,6 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")
     parser.add_argument(
+        "--for",
+        dest="trainer",
+        choices=TRAINERS,
+        metavar="TRAINER",
+        help="only plans that this trainer's configuration can say, and what that costs: " + ", ".join(TRAINERS),
+    )
+    parser.add_argument(
         "--deduce",
         choices=DEDUCTIONS,
         metavar="RULE",
@@ -122,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
     from experiments.gpu_counts import training_cost
     from experiments.prices import simulated_step
     from experiments.stopping import exit_code, stopping
+    from experiments.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
@@ -135,7 +143,10 @@ def run(args: argparse.Namespace) -> int:
         training_cost(request, args.tokens, 0.0)  # refuses too few of them before the search
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
-            result = search(request, simulate=simulated_step, budget=budget, watch=watch)
+            limited = budget if request.pins.trainer is None else budget.share(LIMITED_SHARE)
+            result = search(request, simulate=simulated_step, budget=limited, watch=watch)
+            rest = Budget.of(0.0) if result.interrupted else budget
+            answer = None if request.pins.trainer is None else answer_for(request, result.plan, rest)
     except InfeasibleError as error:
         if args.json:
             emit(without_plan(Status.INFEASIBLE, request, started) | {"smallest_limit_bytes": error.smallest_limit})
@@ -149,6 +160,9 @@ def run(args: argparse.Namespace) -> int:
         dump_passes(result.plan, args.dump_passes)
     found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started)
     said = summary(result, args.out)
+    if answer is not None:
+        found |= {"trainer": trainer_document(result.plan, answer)}
+        said += f"\n{trainer_text(result.plan, answer)}"
     if args.tokens is not None:
         cost = training_cost(request, args.tokens, result.plan.claims.step_time_s)
         found |= {"training": dataclasses.asdict(cost)}
@@ -269,6 +283,11 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Cal
         gap=args.gap,
         incumbents=not args.no_incumbents,
     )
+    if args.trainer is not None:
+        from experiments.trainer_search import for_trainer
+        from strategy.space.trainer_space import TargetTrainer
+
+        request = for_trainer(request, TargetTrainer(args.trainer))
     return request, calibration
 
 

@@ -31,6 +31,7 @@ from strategy.layout.config import Context, Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.space.problem_builder import Weighing
 from strategy.space.request import Pins
+from strategy.space.trainer_space import TargetTrainer
 
 VERSION = 4
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}
@@ -38,7 +39,7 @@ KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offl
 PINNED = {
     **dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages"), int),
     **dict.fromkeys(("zero_stage", "zero_min_size"), int),
-    **{"schedule": Schedule, "recompute": Recompute, "context": Context, "order": tuple},
+    **{"schedule": Schedule, "recompute": Recompute, "context": Context, "order": tuple, "trainer": TargetTrainer},
 }
 """What may be pinned of a space that there is a certificate of, with its type."""
 FLOATS = ("memory", "shares", "prices")

@@ -6,6 +6,7 @@ It holds the signatures that the rules of its axes, the stage of ZeRO and the us
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from strategy.base.errors import InputError
 from strategy.graph.graph import Graph
@@ -22,6 +23,7 @@ from strategy.space.pins import check_pins, pinned
 from strategy.space.request import Pins, Request
 from strategy.space.rules import AlongAxes, along_axes
 from strategy.space.space import Keep, SearchSpace, all_of
+from strategy.space.trainer_space import trainer_axis
 
 FREE: Mapping[str, str] = {
     "data": "samples",
@@ -68,6 +70,7 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
         laps=config.virtual_stages,
         runs=config.runs,
     )
+    by_rules = None if tuple(rules) == config.axes else _rules(request, graph, config, config.axes, as_pinned=False)
     return SearchSpace(
         graph=graph,
         stages=stages,
@@ -75,18 +78,28 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
         cost=request.cost,
         converter=Converter(request.cost, placements),
         keep=_keep(graph, stages, config, pins),
-        wanted=_rules(graph, config, rules, pins).wanted,
+        wanted=_rules(request, graph, config, rules).wanted,
         owned=config.zero_owner,
         folded=folded,
-        rule_based=None if tuple(rules) == config.axes else along_axes(graph, mesh, _but_for_zero(config, config.axes)),
+        rule_based=by_rules,
     )
 
 
-def _rules(graph: Graph, config: PlanConfig, rules: Sequence[str], pins: Pins) -> AlongAxes:
-    """The rules of the axes; where ZeRO says how parameters lie along the data axis, they do not."""
-    if pins.layouts:  # they may ask for what no samples would lead to
+def _rules(
+    request: Request, graph: Graph, config: PlanConfig, rules: Sequence[str], *, as_pinned: bool = True
+) -> AlongAxes:
+    """The rules of the axes; where ZeRO says how parameters lie along the data axis, they do not.
+
+    Layouts that are pinned may ask for what no samples would lead to; a trainer has a rule of its own for its tensor
+    axis.
+    """
+    if as_pinned and request.pins.layouts:
         rules = [AS_PINNED.get(rule, rule) for rule in rules]
-    return along_axes(graph, config.mesh, _but_for_zero(config, rules))
+    found = along_axes(graph, config.mesh, _but_for_zero(config, rules))
+    if request.pins.trainer is None or config.tp == 1:
+        return found
+    own = trainer_axis(graph, config.tp, int(getattr(request.model, "vocabulary", 0)))
+    return AlongAxes(MappingProxyType({**found.rules, len(config.mesh) - 1: own}))
 
 
 def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:

@@ -27,6 +27,7 @@ from strategy.space.request import Request
 from strategy.space.short_model import shortened
 from strategy.space.space import SearchSpace
 from strategy.space.stage_orders import runs_by_speed, stage_orders
+from strategy.space.trainer_space import TRAINER_SPACES
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
@@ -53,6 +54,7 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     pins = request.pins
     if pins.zero_owner and not pins.zero_stage:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
+    trainer = None if pins.trainer is None else TRAINER_SPACES[pins.trainer]
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
     forms: dict[object, tuple[Form, ...]] = {}
     orders = _orders(request)
@@ -73,6 +75,8 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
         for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
             one = replace(plain, recompute=recompute, zero_stage=zero)
             schedules = tuple(_scheduled(request, one, forms[shape]))
+            if trainer is not None:
+                schedules = tuple(config for config in schedules if trainer.says(request.model, config))
             if schedules and (plain.pp, recompute) not in whole:
                 whole[plain.pp, recompute] = _keeps_layers_whole(request, schedules[0])
             if schedules and whole[plain.pp, recompute]:
@@ -116,7 +120,7 @@ def _orders(request: Request) -> Callable[[PlanConfig], tuple[tuple[int, ...], .
     pins, cost = request.pins, request.cost
     if pins.order:
         return lambda config: (strides_of(config, pins.order),)
-    if pins.placements or cost.cluster.groups or cost.is_faster_inside():
+    if pins.placements or pins.trainer or cost.cluster.groups or cost.is_faster_inside():
         return lambda _: ((),)
     return lambda config: axis_orders(cost.cluster, config)
 
@@ -130,11 +134,15 @@ def _recomputes(request: Request) -> tuple[Recompute, ...]:
     """Where signatures are deduced, nothing is weighed against memory."""
     if request.pins.recompute is not None or request.deduction is not None:
         return (request.pins.recompute or Recompute.NONE,)
-    return (Recompute.NONE, *recomputable(request.model, replace(request.training, num_micro_batches=1)))
+    found = (Recompute.NONE, *recomputable(request.model, replace(request.training, num_micro_batches=1)))
+    trainer = request.pins.trainer
+    return found if trainer is None else tuple(kind for kind in found if kind in TRAINER_SPACES[trainer].recomputes)
 
 
 def _zero_stages(request: Request, config: PlanConfig) -> tuple[int, ...]:
-    pinned = request.pins.zero_stage
+    pinned, trainer = request.pins.zero_stage, request.pins.trainer
+    if pinned is None and trainer is not None:
+        return TRAINER_SPACES[trainer].zero_stages_of(config)
     if pinned is not None:
         return (pinned,) if config.dp > 1 or not pinned else ()
     return (0, 3) if config.dp > 1 and request.deduction is None else (0,)
@@ -263,6 +271,8 @@ def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
     Activations travel where all of them are kept; the optimiser goes where all else has been done that saves memory.
     """
     if request.pins.offload is not None or config.offload is not Offload.NONE or request.cost.cluster.host is None:
+        return
+    if request.pins.trainer is not None:
         return
     if config.recompute is Recompute.NONE and config.zero_stage == (request.pins.zero_stage or 0):
         yield replace(config, offload=Offload.ACTIVATIONS)

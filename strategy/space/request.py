@@ -16,6 +16,7 @@ from strategy.sbp.sbp import NdSbp
 from strategy.space.axis_orders import placements_of
 from strategy.space.deduce import Deduction
 from strategy.space.pins import placement_problems, stage_of_devices
+from strategy.space.trainer_space import TargetTrainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Pins:
     virtual_stages: int | None = None
     bucket_bytes: int | None = None
     exchange_streams: int | None = None
+    trainer: TargetTrainer | None = None
+    """Only what this trainer's configurations can say."""
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

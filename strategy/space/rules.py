@@ -25,8 +25,8 @@ from strategy.sbp.tensor import Rate, Shape
 AxisRule = Callable[[Op, str, Sbp], bool]
 """(op, value that it reads, writes or updates, SBP of that along the axis) -> whether the rule allows it."""
 
-_FIRST_MAPS = {("qkv",), ("q",), ("k",), ("v",), ("fc1",), ("gate",), ("up",)}
-_SECOND_MAPS = {("proj",), ("fc2",), ("down",)}
+FIRST_MAPS = {("qkv",), ("q",), ("k",), ("v",), ("fc1",), ("gate",), ("up",)}
+SECOND_MAPS = {("proj",), ("fc2",), ("down",)}
 _MLP = "mlp"
 """Attributes of the models' blocks: the linear maps that come first in a pair, those that come second, and where."""
 
@@ -51,7 +51,7 @@ def expert_parallel(graph: Graph) -> AxisRule:
 
 def tensor_parallel(graph: Graph) -> AxisRule:
     """Megatron: columns, then rows; every rank sees all samples (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
-    wanted = dict(_megatron(graph))
+    wanted = dict(columns_and_rows(graph))
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
         if graph.values[name].role is Role.INPUT:
@@ -61,15 +61,16 @@ def tensor_parallel(graph: Graph) -> AxisRule:
     return rule
 
 
-def _megatron(graph: Graph) -> Iterator[tuple[str, Sbp]]:
+def columns_and_rows(graph: Graph) -> Iterator[tuple[str, Sbp]]:
+    """(parameter or its state, how it lies along a tensor axis): of linear maps in pairs columns, then rows."""
     for value in graph.with_role(Role.VARIABLE):
         parameter = graph.values[graph.parameter_of(value.name)]
         if value.spec.shape != parameter.spec.shape:
             continue  # the state of stacked parameters, which follows none of them
         held_by, attribute = parameter.path[1:-1][-1:], parameter.path[-1:]
-        if held_by in _FIRST_MAPS and attribute in (("weight",), ("bias",)):
+        if held_by in FIRST_MAPS and attribute in (("weight",), ("bias",)):
             yield value.name, Split(len(value.spec.shape) - 1)
-        elif held_by in _SECOND_MAPS and attribute == ("weight",):
+        elif held_by in SECOND_MAPS and attribute == ("weight",):
             yield value.name, Split(0)
         else:
             yield value.name, B
@@ -77,7 +78,7 @@ def _megatron(graph: Graph) -> Iterator[tuple[str, Sbp]]:
 
 def half_and_half(graph: Graph) -> AxisRule:
     """Attention data-parallel, MLP tensor-parallel, on the same axis: signatures mixed op by op."""
-    megatron = dict(_megatron(graph))
+    megatron = dict(columns_and_rows(graph))
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
         value = graph.values[name]

@@ -18,7 +18,7 @@ from strategy.layout.layout import home_of
 from strategy.passes.mixed_precision import Precision
 from strategy.plan.plan import Plan
 from strategy.sbp.sbp import B, Sbp, Split
-from strategy.space.rules import tensor_parallel
+from strategy.space.trainer_space import norms_of, parameter_layouts
 from strategy.trainers.architecture import as_decoder, description, of_model
 from strategy.trainers.trained import TrainedModel, TrainerName
 
@@ -137,46 +137,29 @@ def _readings(plan: Plan) -> Iterator[tuple[Op, str, Sbp]]:
 
 def _along_tensor_axis(plan: Plan) -> tuple[bool, list[str]]:
     """Whether norms split positions along the tensor axis, and what departs from columns, rows and words."""
-    graph = plan.graph
-    rule = tensor_parallel(graph)
-    experts = {graph.parameter_of(value) for value in weights_of_experts(graph).values()}
-    axis = len(plan.config.axes) - 1
-    others: list[str] = []
-    norms: set[Sbp] = set()
-    for op, name, sbp in _readings(plan):
-        if name in experts:
-            continue
-        shape = graph.values[name].spec.shape
-        vocabulary = getattr(plan.model, "vocabulary", 0)
-        if graph.values[name].layer is None and vocabulary in shape:
-            if sbp != Split(shape.index(vocabulary)):
-                others.append(f"{name} as {sbp}")
-        elif graph.values[name].layer is None and len(shape) > 1:
-            # A table of positions is read whole, or by position as the norms are.
-            if sbp not in (B, Split(0)):
-                others.append(f"{name} as {sbp}")
-        elif not rule(op, name, sbp):
-            others.append(f"{name} as {sbp}")
-        elif len(shape) == 1 and graph.values[name].layer is not None and sbp == B and _is_norm(graph, op):
-            norms.add(plan.layout.signatures[op.name].inputs[0][axis])
+    graph, axis = plan.graph, len(plan.config.axes) - 1
+    allowed = dict(parameter_layouts(graph, int(getattr(plan.model, "vocabulary", 0))))
+    read = list(_readings(plan))
+    listed = list(dict.fromkeys(f"{name} as {sbp}" for _, name, sbp in read if sbp not in allowed.get(name, (sbp,))))
     found = []
-    if others:
-        listed = list(dict.fromkeys(others))
+    if listed:
         more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
         found.append(f"parameters laid out otherwise along the tensor axis: {', '.join(listed[:_NAMED])}{more}")
+    experts = _parameters_of_experts(graph)
+    if len({isinstance(sbp, Split) for _, name, sbp in read if name in experts}) > 1:
+        found.append("experts of which some weights are cut along the tensor axis, and some are not")
+    norms = {plan.layout.signatures[name].inputs[0][axis] for name in norms_of(graph)}
     if len(norms) > 1 or norms - {B, Split(1)}:
-        listed = sorted(map(str, norms))
-        found.append(f"norms laid out unlike one another along the tensor axis, or by sample: {', '.join(listed)}")
-    return Split(1) in norms and len(norms) == 1, found
+        ways = ", ".join(sorted(map(str, norms)))
+        found.append(f"norms laid out unlike one another along the tensor axis, or by sample: {ways}")
+    return norms == {Split(1)}, found
 
 
-def _is_norm(graph: Graph, op: Op) -> bool:
-    """Whether all parameters of an op are vectors, and it reads the residual stream: biases are added to products."""
-    return len(op.outputs) > 1 and len(graph.values[op.inputs[0]].spec.shape) > 1
+def _parameters_of_experts(graph: Graph) -> frozenset[str]:
+    return frozenset(graph.parameter_of(value) for value in weights_of_experts(graph).values())
 
 
 def _experts_are_cut(plan: Plan) -> bool:
     """Whether experts are cut along the tensor axis."""
-    graph = plan.graph
-    experts = {graph.parameter_of(value) for value in weights_of_experts(graph).values()}
+    experts = _parameters_of_experts(plan.graph)
     return plan.config.tp > 1 and any(isinstance(sbp, Split) for _, name, sbp in _readings(plan) if name in experts)

@@ -14,8 +14,9 @@ from typing import Any
 
 from strategy.base.errors import InputError
 from strategy.layout.schedule import Schedule
+from strategy.models import Model
 from strategy.plan.plan import Plan
-from strategy.trainers.architecture import Architecture, PositionKind, as_decoder, description
+from strategy.trainers.architecture import Architecture, PositionKind, as_decoder, description, of_model
 from strategy.trainers.formats import arguments_of, as_arguments, as_json, as_toml
 from strategy.trainers.known_models import known_models
 from strategy.trainers.of_plan import said_of_plan
@@ -62,6 +63,21 @@ def write_configuration(plan: Plan, trainer: TrainerName, name: str) -> WrittenC
     return WrittenConfiguration(files, (*said.left_out, *_lost(wanted, back.trained, plan)))
 
 
+def check_model(model: Model, trainer: TrainerName) -> None:
+    """Whether a trainer's file can name a model at all, before a plan is searched for it.
+
+    Raises:
+        InputError: the model is no decoder of text, has features without words, or torchtitan has no flavour like it.
+    """
+    said = of_model(model)
+    if description(said, model.tokens_per_sample) != as_decoder(model):
+        raise InputError("the model has features that configurations have no words for", where=str(trainer))
+    if trainer is TrainerName.TORCHTITAN:
+        flavour_of(said, model.tokens_per_sample)
+    if trainer is TrainerName.DEEPSPEED and said.experts:
+        raise InputError("Megatron-DeepSpeed's script has no experts of this kind", where=str(trainer))
+
+
 def read_back(files: Mapping[str, str], trainer: TrainerName) -> ReadConfiguration:
     """What a trainer's files say, from their text alone."""
     import json
@@ -100,7 +116,7 @@ def _lost(wanted: TrainedModel, found: TrainedModel, plan: Plan) -> list[str]:
 
 def _torchtitan(wanted: TrainedModel, plan: Plan) -> dict[str, dict[str, Any]]:
     config = plan.config
-    family, flavour = _flavour(wanted)
+    family, flavour = flavour_of(wanted.model, wanted.sequence)
     schedules = {schedule: word for word, schedule in SCHEDULES.items()}
     local = config.micro_batch * (config.num_micro_batches if config.pp > 1 else 1)
     parallelism: dict[str, Any] = {
@@ -146,16 +162,20 @@ def _torchtitan(wanted: TrainedModel, plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def _flavour(wanted: TrainedModel) -> tuple[str, str]:
-    """The family and the flavour whose model is this one."""
-    model = description(wanted.model, wanted.sequence)
+def flavour_of(architecture: Architecture, sequence: int) -> tuple[str, str]:
+    """torchtitan's family and flavour whose model is this one.
+
+    Raises:
+        InputError: there is none.
+    """
+    model = description(architecture, sequence)
     for name, known in known_models().items():
-        if name.startswith("torchtitan/") and _same(known, wanted.sequence, model):
+        if name.startswith("torchtitan/") and _same(known, sequence, model):
             _, family, flavour = name.split("/")
             return family, flavour
     flavours = ", ".join(name.removeprefix("torchtitan/") for name in known_models() if name.startswith("torchtitan/"))
     raise InputError(
-        "torchtitan names its models, and none of its flavours is like this one", where="export", expected=flavours
+        "torchtitan names its models, and none of its flavours is like this one", where="torchtitan", expected=flavours
     )
 
 

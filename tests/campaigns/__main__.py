@@ -12,7 +12,7 @@ NAMES = (
     *("admission", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
     *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "graph-mutants", "hangs", "joined"),
     *("kill", "layouts", "makespan-bound", "memory", "mutants", "mutation", "oracle", "order", "program-fuzz"),
-    *("rediscovery", "repeat", "solver", "trainer-keys", "transparency", "unseen", "why-not"),
+    *("rediscovery", "repeat", "solver", "trainer-exports", "trainer-keys", "transparency", "unseen", "why-not"),
 )
 
 

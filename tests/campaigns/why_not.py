@@ -25,7 +25,7 @@ from tests.support.small_plans import request
 
 KINDS = ("devices", "batch", "layers", "heads", "memory")
 QUOTAS = {kind: 0.2 for kind in KINDS}
-TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 120.0
 
 
 def run(cases: int, seed: int) -> Outcome:

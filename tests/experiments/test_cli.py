@@ -28,7 +28,7 @@ HEAVY = ("numpy", "scipy", "ortools", "numba", "matplotlib", "mpi4py", "msgspec"
 CONTRACT = {
     "demo": "--ranks --out --json",
     "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --gap --no-incumbents "
-    "--gpus --gpu --tokens --out --json",
+    "--gpus --gpu --tokens --for --out --json",
     "verify": "PLAN --certificate --json",
     "simulate": "PLAN --calibration --trace --figure --json",
     "explain": "PLAN --diff --op --why-not --time-limit --json",
@@ -47,6 +47,7 @@ CONTRACT = {
     "runs": "list show compare export delete --store --out --unfinished --json",
     "cite": "PLAN --json",
     "doctor": "--ops --write --json",
+    "completion": "bash|zsh|fish",
 }
 
 
@@ -67,7 +68,7 @@ def test_help_lists_every_verb(sbplan: Sbplan) -> None:
     assert done.returncode == 0
     assert done.stderr == ""
     for verb, text in VERBS.items():
-        assert f"  {verb:<10}{text}\n" in done.stdout
+        assert f"  {verb:<11}{text}\n" in done.stdout
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -111,8 +112,8 @@ def test_the_version(sbplan: Sbplan) -> None:
     [
         (["simulat"], "no such verb (got 'simulat'); did you mean 'simulate'?"),
         (["--hepl"], "no such verb (got '--hepl')"),
-        (["quote", "plan.json"], "no such verb (got 'quote'); known: bench, cite, demo, doctor, explain, export, "),
-        (["bench", "gpu"], "invalid choice: 'gpu' (choose from 'search', 'joint', "),
+        (["quote", "plan.json"], "no such verb (got 'quote'); known: bench, cite, completion, demo, doctor, "),
+        (["bench", "gpu"], "invalid choice: 'gpu' (choose from 'cpu', 'search', "),
         (["search", "gpt-tiny", "--clustre", "local"], "did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clustre=local"], "no such flag (got '--clustre'); did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clus", "local"], "no such flag (got '--clus')"),

@@ -13,6 +13,7 @@ from strategy.layout.schedule import Schedule
 from strategy.models import PRESETS, Model
 from strategy.models.decoder import DecoderConfig
 from strategy.plan.plan import Plan
+from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.architecture import description, of_model
 from strategy.trainers.known_models import known_models
 from strategy.trainers.of_plan import said_of_plan
@@ -26,8 +27,8 @@ PLANS: dict[str, tuple[Model, int, dict[str, Any]]] = {
     "everything shared out": (LLAMA, 2, {"dp": 2, "zero_stage": 3}),
     "gradients shared out": (GPT, 2, {"dp": 2, "zero_stage": 2}),
     "columns and rows": (GPT, 2, {"tp": 2, "layouts": megatron_layouts(GPT, by_position=False)}),
-    "norms by position": (GPT, 2, {"tp": 2, "layouts": megatron_layouts(GPT, by_position=True)}),
-    "samples and columns": (LLAMA, 4, {"dp": 2, "tp": 2, "layouts": megatron_layouts(LLAMA, by_position=True)}),
+    "norms by position": (GPT, 2, {"tp": 2, "trainer": TargetTrainer.MEGATRON}),
+    "samples and columns": (LLAMA, 4, {"dp": 2, "tp": 2, "trainer": TargetTrainer.MEGATRON}),
     "stages": (GPT, 2, {"pp": 2, "micro_batch": 2, "schedule": ONE_F_ONE_B}),
     "stages and samples": (LLAMA, 4, {"pp": 2, "dp": 2, "micro_batch": 1, "schedule": ONE_F_ONE_B}),
     "laps": (LLAMA, 2, {"pp": 2, "virtual_stages": 2, "schedule": Schedule.INTERLEAVED, "micro_batch": 2}),
