@@ -51,7 +51,7 @@ def _device(name: str, launch_s: float) -> Device:
         bf16,
         sheet.half / single,
         SLOWDOWN,
-        sheet.eight / single,
+        sheet.eight / single if sheet.eight > sheet.half else bf16,
     )
 
 

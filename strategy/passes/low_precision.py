@@ -1,9 +1,8 @@
 """Low precision: the linear maps of repeated layers multiply codes of 8 bits, forward and backward.
 
-    x -> quantize (E4M3) --\\
-    w -> quantize (E4M3) ----> scaled_matmul -> y         forward
-    dy -> quantize (E5M2) ---> scaled_matmul_nt -> dx     backward, with the codes of w
-                        \\---> scaled_matmul_tn -> dw     with the codes of x, which are kept in place of x
+    codes of x and w (E4M3)             -> scaled_matmul     -> y      forward
+    codes of dy (E5M2), those of w      -> scaled_matmul_nt  -> dx     backward
+    codes of dy, those of x             -> scaled_matmul_tn  -> dw     x itself need not be kept
 
 Weights and activations have more digits, gradients more range (Micikevicius et al. 2022, arXiv:2209.05433). Scales:
 
@@ -12,14 +11,14 @@ Weights and activations have more digits, gradients more range (Micikevicius et 
                once per step, over micro-batches and ranks, and a history per layer keeps them: state like an
                optimiser's
 
-As trainers have it, embeddings, heads, attention, norms and routers stay as they are; so do products whose result is
-widened at once, and experts. It works on forward and backward pass together, behind differentiation: what a gradient
-is of, rounding does not change (straight through).
+As trainers have it, embeddings, heads, attention, norms and routers stay as they are: all products whose result is
+widened at once; and so do experts with a capacity. All experts of a layer have one scale. It works on forward and
+backward pass together, behind differentiation: what a gradient is of, rounding does not change (straight through).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -27,10 +26,17 @@ from strategy.base.errors import InputError
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Lineage, Op, Phase, Role, Value, lineage_of, of_op
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.traits import Operands, PrecisionClass, Product
+from strategy.graph.ops.traits import CostClass, Gemm, Operands, PrecisionClass, Product
 from strategy.sbp.tensor import DType, Rate, TensorSpec
 
-_KINDS = {Operands.NN: "scaled_matmul", Operands.NT: "scaled_matmul_nt", Operands.TN: "scaled_matmul_tn"}
+_KINDS: dict[CostClass, str] = {
+    Product(): "scaled_matmul",
+    Product(operands=Operands.NT): "scaled_matmul_nt",
+    Product(operands=Operands.TN): "scaled_matmul_tn",
+    Product(Gemm.GROUPED): "scaled_grouped_matmul",
+    Product(Gemm.GROUPED, Operands.TN, batch_dims=True): "scaled_grouped_matmul_tn",
+}
+"""What a product of halves is on codes."""
 _FIGURE = TensorSpec(())
 
 
@@ -47,7 +53,7 @@ def low_precision(graph: Graph, scaling: Scaling, history: int) -> Graph:
     Raises:
         InputError: no repeated layer has a linear map.
     """
-    products = dict(linear_products(graph))
+    products = frozenset(linear_products(graph))
     if not products:
         raise InputError("no linear map to multiply in 8 bits", where="training: precision", expected="repeated layers")
     builder = GraphBuilder({value.name: value for value in graph.values.values() if value.role is not Role.COMPUTED})
@@ -55,7 +61,7 @@ def low_precision(graph: Graph, scaling: Scaling, history: int) -> Graph:
     casts = _Casts(graph, builder, scaling, history, layers)
     for op in graph.ops:
         if op.name in products:
-            casts.multiply(op, products[op.name])
+            casts.multiply(op)
         else:
             builder.add(
                 lineage_of(op),
@@ -73,17 +79,16 @@ def low_precision(graph: Graph, scaling: Scaling, history: int) -> Graph:
     return builder.build(loss=graph.loss)
 
 
-def linear_products(graph: Graph) -> Iterator[tuple[str, Operands]]:
-    """Products of linear maps in repeated layers, and of their gradients, by what they transpose."""
+def linear_products(graph: Graph) -> Iterator[str]:
+    """Products of linear maps in repeated layers, and of their gradients."""
     maps = set()
     for op in graph.ops:
-        cost = op_definition(op.kind).cost
-        if not isinstance(cost, Product) or cost != Product(operands=cost.operands) or op.layer is None:
+        if op_definition(op.kind).cost not in _KINDS or op.layer is None:
             continue
         if op.phase is Phase.FORWARD and graph.parameter_of(op.inputs[1]) and not _is_widened(graph, op):
             maps.add(op.name)
         if op.root in maps:
-            yield op.name, cost.operands
+            yield op.name
 
 
 def _is_widened(graph: Graph, op: Op) -> bool:
@@ -115,7 +120,7 @@ class _Layer:
         return next(iter(self.readers.values()))
 
 
-def _layers(graph: Graph, products: dict[str, Operands]) -> dict[int | None, _Layer]:
+def _layers(graph: Graph, products: Collection[str]) -> dict[int | None, _Layer]:
     found: dict[int | None, _Layer] = {}
     for op in graph.ops:
         if op.name in products:
@@ -136,13 +141,13 @@ class _Casts:
     layers: dict[int | None, _Layer]
     known: dict[tuple[int | None, str], tuple[str, str]] = field(default_factory=dict)
 
-    def multiply(self, op: Op, operands: Operands) -> None:
+    def multiply(self, op: Op) -> None:
         """A product, on codes."""
         codes, scales = zip(*(self._cast(op, name) for name in op.inputs), strict=True)
-        attrs = {"dtype": str(self.builder.spec(op.inputs[0]).dtype)}
+        attrs = {**op.attrs, "dtype": str(self.builder.spec(op.inputs[0]).dtype)}
         self.builder.add(
             lineage_of(op),
-            _KINDS[operands],
+            _KINDS[op_definition(op.kind).cost],
             (*codes, *scales),
             outputs=op.outputs,
             attrs=attrs,

@@ -262,7 +262,8 @@ def local_shape(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Shap
 def may_be_partial(spec: TensorSpec, reduce: Reduce) -> bool:
     """Whether a tensor may be partial: floats under every reduction, integers under max and min, ragged ones as sums.
 
-    Codes of 8 bits are whole, for their order is that of what they stand for beside one scale alone. A row that is not there counts as zero, which is neutral in sums alone.
+    Codes of 8 bits are whole, for their order is that of what they stand for beside one scale alone. A row that is not
+    there counts as zero, which is neutral in sums alone.
     """
     if spec.ragged is not None:
         return reduce is Reduce.SUM

@@ -156,7 +156,7 @@ class OpDef:
     rearranges: bool = False
     """Its output is its input, and may be laid out otherwise: a copy of a copy is one copy."""
     piecewise: bool = False
-    """A rank's piece of its first output is one of its first input: a parameter goes through it as ZeRO shares it out."""
+    """A rank's piece of its first output is one of its first input: ZeRO passes a parameter through it shared out."""
     expert_weights: int | None = None
     """Which input holds a weight per expert, along its first dim, if it is a parameter."""
     examples: tuple[Example, ...] = ()

@@ -8,7 +8,8 @@
     record_amax     figures [n]; history[n, steps]       the newest steps first
 
 What is beyond the largest code becomes the largest code (Micikevicius et al. 2022, arXiv:2209.05433, section 3). An
-amax of zero scales by one. One that is not finite makes codes that are no numbers, and leaves no trace in a history.
+amax of zero scales by one, and so does one of a ragged tensor without rows, which is less. One that is no finite figure
+makes codes that are none either, and leaves no trace in a history.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ from strategy.graph.ops.base import (
     int_attr,
     shapes,
 )
+from strategy.graph.ops.on_rows import ragged_spec
 from strategy.graph.ops.traits import PrecisionClass
+from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import LARGEST_CODE, DType, TensorSpec
 
 
 def scale_of(xp: ArrayModule, amax: Array, dtype: DType) -> Array:
     """What codes of a dtype are multiplied by, where the largest magnitude is `amax`."""
-    return xp.where(amax == 0, 1.0, amax / LARGEST_CODE[dtype]).astype(amax.dtype)
+    return xp.where(amax <= 0, 1.0, amax / LARGEST_CODE[dtype]).astype(amax.dtype)
 
 
 def _infer_amax(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -58,7 +61,8 @@ def _run_amax(call: Call) -> None:
 
 def _largest(call: Call, x: Array) -> Array:
     """The largest magnitude of a piece; of none, what counts as nothing."""
-    return call.xp.abs(x).max() if x.size else -np.inf
+    figures = x.rows if isinstance(x, Rows) else x
+    return call.xp.abs(figures).max() if figures.size else -np.inf
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -67,7 +71,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
     expect(known, "no dtype of 8 bits", got=attrs["dtype"], expected=" or ".join(LARGEST_CODE))
     fits = x.dtype.is_float and amax == TensorSpec((), x.dtype.wide)
     expect(fits, "quantize shapes do not compose", got=shapes(inputs), expected="x[...], amax[]")
-    codes = TensorSpec(x.shape, DType(str(attrs["dtype"])))
+    codes = TensorSpec(x.shape, DType(str(attrs["dtype"])), x.ragged)
     return (codes, amax, amax) if int_attr(attrs, "observes") else (codes, amax)
 
 
@@ -86,9 +90,10 @@ def _run(call: Call) -> None:
     dtype = DType(str(call.attrs["dtype"]))
     largest = LARGEST_CODE[dtype]
     scale[...] = scale_of(xp, amax, dtype)
-    scaled = call.workspace.get("scaled", x.shape, x.dtype)
-    xp.divide(x, scale, out=scaled)
-    xp.clip(scaled, -largest, largest, out=codes)
+    given, made = (x.rows, codes.hold(x.cells)) if isinstance(x, Rows) else (x, codes)
+    scaled = call.workspace.get("scaled", given.shape, given.dtype)
+    xp.divide(given, scale, out=scaled)
+    xp.clip(scaled, -largest, largest, out=made)
     for figure in seen:
         figure[...] = _largest(call, x)
 
@@ -151,6 +156,7 @@ def _run_record(call: Call) -> None:
 
 
 _X, _AMAX, _HISTORY = TensorSpec((7, 5)), TensorSpec(()), TensorSpec((5, 4))
+_ROWS = ragged_spec((5, 4, 4, 7), 2)
 _POSITIVE = (0.5, 3.0)
 
 OPS = (
@@ -160,8 +166,9 @@ OPS = (
         _flop,
         _signatures_amax,
         _run_amax,
+        ragged=True,
         precision=PrecisionClass.CONVERTS,
-        examples=(Example((_X,)), Example((TensorSpec((4, 6, 5)),)), Example((TensorSpec(()),))),
+        examples=(Example((_X,)), Example((TensorSpec((4, 6, 5)),)), Example((TensorSpec(()),)), Example((_ROWS,))),
     ),
     OpDef(
         "quantize",
@@ -169,12 +176,17 @@ OPS = (
         _flop_quantize,
         _signatures,
         _run,
+        ragged=True,
         piecewise=True,
         precision=PrecisionClass.CONVERTS,
         examples=tuple(
-            Example((_X, _AMAX), attrs={"dtype": str(dtype), "observes": observes}, ranges={1: _POSITIVE})
-            for dtype in LARGEST_CODE
-            for observes in (0, 1)
+            Example((x, _AMAX), attrs={"dtype": str(dtype), "observes": observes}, ranges={1: _POSITIVE})
+            for x, dtype, observes in (
+                (_X, DType.FLOAT8_E4M3, 0),
+                (_X, DType.FLOAT8_E5M2, 0),
+                (_X, DType.FLOAT8_E4M3, 1),
+                (_ROWS, DType.FLOAT8_E5M2, 1),
+            )
         ),
     ),
     OpDef(
