@@ -26,17 +26,9 @@ from strategy.base.errors import InputError
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Lineage, Op, Phase, Role, Value, lineage_of, of_op
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.traits import CostClass, Gemm, Operands, PrecisionClass, Product
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.tensor import DType, Rate, TensorSpec
 
-_KINDS: dict[CostClass, str] = {
-    Product(): "scaled_matmul",
-    Product(operands=Operands.NT): "scaled_matmul_nt",
-    Product(operands=Operands.TN): "scaled_matmul_tn",
-    Product(Gemm.GROUPED): "scaled_grouped_matmul",
-    Product(Gemm.GROUPED, Operands.TN, batch_dims=True): "scaled_grouped_matmul_tn",
-}
-"""What a product of halves is on codes."""
 _FIGURE = TensorSpec(())
 
 
@@ -83,7 +75,7 @@ def linear_products(graph: Graph) -> Iterator[str]:
     """Products of linear maps in repeated layers, and of their gradients."""
     maps = set()
     for op in graph.ops:
-        if op_definition(op.kind).cost not in _KINDS or op.layer is None:
+        if not op_definition(op.kind).coded or op.layer is None:
             continue
         if op.phase is Phase.FORWARD and graph.parameter_of(op.inputs[1]) and not _is_widened(graph, op):
             maps.add(op.name)
@@ -147,7 +139,7 @@ class _Casts:
         attrs = {**op.attrs, "dtype": str(self.builder.spec(op.inputs[0]).dtype)}
         self.builder.add(
             lineage_of(op),
-            _KINDS[op_definition(op.kind).cost],
+            op_definition(op.kind).coded,
             (*codes, *scales),
             outputs=op.outputs,
             attrs=attrs,
@@ -177,7 +169,7 @@ class _Casts:
                 line,
                 "quantize",
                 (name, self._amax(op, name)),
-                labels=("scale", "amax"),
+                labels=("unit", "largest"),
                 attrs={"dtype": str(dtype), "observes": int(observes)},
                 phase=op.phase,
                 layer=op.layer,
@@ -190,7 +182,7 @@ class _Casts:
     def _amax(self, op: Op, name: str) -> str:
         """The figure that the scale of a tensor follows from."""
         if self.scaling is Scaling.CURRENT:
-            return self.builder.add(self._line(op, name, "amax"), "amax", (name,), phase=op.phase, layer=op.layer)[0]
+            return self.builder.add(self._line(op, name, "largest"), "amax", (name,), phase=op.phase, layer=op.layer)[0]
         layer = self.layers[op.layer]
         if not layer.history:
             count = len(layer.readers)

@@ -159,6 +159,8 @@ class OpDef:
     """A rank's piece of its first output is one of its first input: ZeRO passes a parameter through it shared out."""
     expert_weights: int | None = None
     """Which input holds a weight per expert, along its first dim, if it is a parameter."""
+    coded: str = ""
+    """The kind that does the same to codes of 8 bits, and reads the scales of both operands behind them."""
     examples: tuple[Example, ...] = ()
 
 

@@ -69,7 +69,7 @@ def _scaled(plain: OpDef, dtypes: tuple[DType, DType]) -> OpDef:
         return replace(like, inputs=(*codes, _SCALE, _SCALE), attrs=attrs, ranges=ranges)
 
     return OpDef(
-        f"scaled_{plain.kind}",
+        plain.coded,
         _infer(plain),
         plain.flop,
         _signatures(plain),
