@@ -95,6 +95,11 @@ def rank_environment() -> dict[str, str]:
     return variables
 
 
+def slurm_variables() -> dict[str, str]:
+    """What Slurm tells this process of its job."""
+    return {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+
+
 def run_folder() -> Path:
     """The run folder of this rank (heartbeats, names of actors, cause of a failure); for code under `run_rank`."""
     return Path(os.environ[_FOLDER_VARIABLE])

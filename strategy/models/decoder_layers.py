@@ -343,8 +343,8 @@ class Decoder(Module):
 
     def _logits(self, x: Tensor, ids: Tensor, label: str = "logits") -> Tensor:
         """[b, s, w] -> [b, s, v]."""
-        table = self.token.parameter("weight", ids) if self.head is None else None
-        logits: Tensor = self.head(x) if table is None else x.apply(label, "matmul_nt", table)
+        head, token = self.head, self.token
+        logits: Tensor = x.apply(label, "matmul_nt", token.parameter("weight", ids)) if head is None else head(x)
         cap = self.config.logit_cap
         if not cap:
             return logits
