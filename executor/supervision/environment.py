@@ -97,7 +97,7 @@ def rank_environment() -> dict[str, str]:
 
 def slurm_variables() -> dict[str, str]:
     """What Slurm tells this process of its job."""
-    return {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+    return {key: value for key, value in os.environ.items() if key.startswith("SLURM_")}
 
 
 def run_folder() -> Path:
