@@ -22,7 +22,7 @@ from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.transport.base import Transport
 from executor.runtime.worker import Hooks, Worker
-from strategy.base.errors import InputError, PlanError, present
+from strategy.base.errors import EnvironmentLacks, InputError, PlanError, present
 from strategy.graph.graph import Role, Value, deciding_op
 from strategy.graph.ops import REGISTRY
 from strategy.layout.layout import Home, home_of
@@ -79,6 +79,7 @@ class Trainer:
 
     Raises:
         InputError: the checkpoint is of another model, seed or text.
+        EnvironmentLacks: the plan multiplies codes of 8 bits, which these kernels do not.
     """
 
     def __init__(
@@ -105,6 +106,11 @@ class Trainer:
             _check_meta(checkpoint, checkpoint_meta(plan, corpus))
             self.step = checkpoint.step
         graph, count = plan.graph, plan.training.num_micro_batches
+        if plan.training.precision.scaling is not None and not kernels.host:
+            raise EnvironmentLacks(
+                f"the GPU backend has no kernels for codes of 8 bits (precision {plan.training.precision}); "
+                "train with --backend numpy, or search with --training precision=bf16"
+            )
         shapes = {value.name: value.spec.shape for value in graph.with_role(Role.INPUT)}
         self.reports = self._holds(REPORT)
         self._report: NDArray[Any] | None = None

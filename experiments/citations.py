@@ -78,6 +78,8 @@ def _used(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "ren2021offload", "offloaded optimiser state"
     if training.precision is not Precision.FULL:
         yield "micikevicius2018mixed", f"mixed precision ({training.precision})"
+    if training.precision.scaling is not None:
+        yield "micikevicius2022fp8", f"codes of 8 bits, {training.precision.scaling} scales"
     yield from ((key, f"optimiser {training.optimizer}") for key in OPTIMIZER_SOURCES[training.optimizer])
     if plan.certificate is not None:
         yield "kolmogorov2006convergent", "message passing of the solver behind the certified bound (TRW-S)"

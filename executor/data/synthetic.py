@@ -56,7 +56,7 @@ class BatchLoader:
             seed,
             {name: shapes[name] for name in tokens},
             num_micro_batches=num_micro_batches,
-            labels=[name for name, source in tokens.items() if source.shift],
+            shifts={name: source.shift for name, source in tokens.items() if source.shift},
         )
         self._batch = batch
         self._shapes = shapes

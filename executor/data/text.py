@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,17 +99,25 @@ def sample_batch(text: Bytes, *, seed: int, step: int, rows: tuple[int, int], se
     Raises:
         InputError: the text has fewer than seq + 1 bytes.
     """
-    starts = len(text) - seq
+    found = sample_rows(text, seed=seed, step=step, rows=rows, width=seq + 1)
+    return found[:, :-1], found[:, 1:]
+
+
+def sample_rows(text: Bytes, *, seed: int, step: int, rows: tuple[int, int], width: int) -> Ids:
+    """Rows [begin, end) of the global batch of one step, with the bytes that follow them: [end - begin, width].
+
+    Raises:
+        InputError: the text has fewer than `width` bytes.
+    """
+    starts = len(text) - width + 1
     if starts < 1:
-        raise InputError("the text is too short", where="data", got=len(text), expected=f"at least {seq + 1} bytes")
+        raise InputError("the text is too short", where="data", got=len(text), expected=f"at least {width} bytes")
     begin, end = rows
-    ids = np.empty((end - begin, seq), np.int32)
-    labels = np.empty_like(ids)
+    found = np.empty((end - begin, width), np.int32)
     for index, row in enumerate(range(begin, end)):
         start = _draw(starts, seed=seed, counter=(row, step))
-        ids[index] = text[start : start + seq]
-        labels[index] = text[start + 1 : start + seq + 1]
-    return ids, labels
+        found[index] = text[start : start + width]
+    return found
 
 
 def check_vocabulary(text: Bytes, below: int) -> None:
@@ -131,7 +140,7 @@ class TextLoader:
         seed: of the run.
         shapes: graph input -> its global shape [rows of a micro-batch, seq].
         num_micro_batches: per step.
-        labels: the inputs that take the labels; every other one takes the ids.
+        shifts: by how many bytes inputs are ahead; those that are not named are the ids.
 
     Raises:
         InputError: an input is not [rows, seq], or the text is too short for it.
@@ -144,40 +153,36 @@ class TextLoader:
         shapes: Mapping[str, Sequence[int]],
         *,
         num_micro_batches: int,
-        labels: Collection[str] = ("labels",),
+        shifts: Mapping[str, int] = MappingProxyType({"labels": 1}),
     ) -> None:
+        further = max(shifts.values(), default=1)
         for name, shape in shapes.items():
             if len(shape) != 2:
                 raise InputError("text does not fit this input", where=name, got=tuple(shape), expected="[rows, seq]")
-            if len(text) <= shape[1]:
-                expected = f"at least {shape[1] + 1} bytes"
+            if len(text) < shape[1] + further:
+                expected = f"at least {shape[1] + further} bytes"
                 raise InputError("the text is too short", where="data", got=len(text), expected=expected)
         self._text = text
         self._seed = seed
         self._rows = {name: shape[0] for name, shape in shapes.items()}
         self._seq = {name: shape[1] for name, shape in shapes.items()}
         self._num_micro_batches = num_micro_batches
-        self._labels = labels
+        self._shifts, self._further = shifts, further
 
     def __call__(self, task: LoadTask, act_number: int, arrays: Sequence[NDArray[np.int32]]) -> None:
         """Write the boxes of `task` of micro-batch `act_number`, counted since the start of the training."""
         step, micro_batch = divmod(act_number, self._num_micro_batches)
-        drawn: dict[tuple[tuple[int, int], int], tuple[Ids, Ids]] = {}
+        drawn: dict[tuple[tuple[int, int], int], Ids] = {}
         for name, box, array in zip(task.inputs, task.boxes, arrays, strict=True):
             (begin, end), (first, last) = box
             before = micro_batch * self._rows[name]
             rows = (before + begin, before + end)
             key = rows, self._seq[name]
             if key not in drawn:
-                drawn[key] = sample_batch(
-                    self._text,
-                    seed=self._seed,
-                    step=step,
-                    rows=rows,
-                    seq=self._seq[name],
-                )
-            ids, labels = drawn[key]
-            array[...] = (labels if name in self._labels else ids)[:, first:last]
+                width = self._seq[name] + self._further
+                drawn[key] = sample_rows(self._text, seed=self._seed, step=step, rows=rows, width=width)
+            shift = self._shifts.get(name, 0)
+            array[...] = drawn[key][:, first + shift : last + shift]
 
 
 def _draw(span: int, *, seed: int, counter: tuple[int, int]) -> int:

@@ -345,7 +345,7 @@ class Graph(Module):
 
 
 def _spec(number: int, whole: NDArray[Any]) -> TensorSpec:
-    known = [str(dtype) for dtype in DType]
+    known = [str(dtype) for dtype in DType if not dtype.is_code]
     if str(whole.dtype) not in known:
         expected = ", ".join(known)
         raise InputError("no dtype of tensors", where=f"input {number}", got=str(whole.dtype), expected=expected)

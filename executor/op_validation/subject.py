@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 ACTS = 3
 """Acts in a row of an op that keeps something from act to act: an accumulator, an update."""
 _DEFAULT_RANGE = (-2.0, 2.0)
+_LARGEST_WHOLE = 8
 _GOLDEN = 0.6180339887498949
 
 
@@ -97,9 +98,13 @@ def draw_operand(
 ) -> Array:
     """Floats evenly spaced, in random order, shifted by position so that no two operands tie; integers uniform.
 
+    Codes of 8 bits are whole figures that both of their dtypes hold.
+
     Raises:
         InputError: an integer operand without range.
     """
+    if spec.dtype.is_code:
+        return np.asarray(rng.integers(-_LARGEST_WHOLE, _LARGEST_WHOLE + 1, spec.shape).astype(spec.dtype.numpy))
     if not spec.dtype.is_float:
         if bounds is None:
             raise InputError("an integer operand of an example has no range", where=f"position {position}")

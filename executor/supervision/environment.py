@@ -96,6 +96,11 @@ def rank_environment() -> dict[str, str]:
     return variables
 
 
+def slurm_variables() -> dict[str, str]:
+    """What Slurm tells this process of its job."""
+    return {key: value for key, value in os.environ.items() if key.startswith("SLURM_")}
+
+
 def share_device(nccl: int, rank: int) -> None:
     """Let NCCL of this version (23204 is 2.32.4) put this rank on a device that other ranks of its job use too.
 

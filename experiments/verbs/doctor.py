@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from strategy.hardware.cluster import Cluster
 
 PROBE_TIMEOUT_S = 60.0
+_MOST_TEXT = 2**20
+"""Characters of a hostfile or of a topology."""
 MPI_LIBRARY = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -57,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", default="numpy", metavar="NAME", help="with --ops: numpy or cupy (default: numpy)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="with --ops: of operands and choices")
     parser.add_argument("--write", type=Path, metavar="cluster.toml", help="describe this machine as a cluster")
+    parser.add_argument("--gpu", default="", metavar="NAME", help="with --write: the nodes' GPU, such as h100")
+    parser.add_argument("--hostfile", type=Path, metavar="F", help="with --write: nodes as MPI's hostfile lists them")
+    parser.add_argument("--slurm", action="store_true", help="with --write: nodes of the Slurm job around this process")
+    parser.add_argument(
+        "--topology", type=Path, metavar="F", help="with --write: what 'nvidia-smi topo -m' printed on one node"
+    )
     add_json(parser)
 
 
@@ -71,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         return check_ops(args)
     if args.kinds or args.backend != "numpy":
         raise InputError("ops are checked with --ops", got=" ".join(args.kinds) or args.backend)
+    if args.gpu or args.hostfile or args.slurm or args.topology:
+        return write_allocated(args)
     from executor.supervision.environment import rank_environment
 
     check_output_path(args.write, "--write", new=True)
@@ -86,6 +96,52 @@ def run(args: argparse.Namespace) -> int:
     if lacking:
         raise EnvironmentLacks("; ".join(f"{check.name} is missing: {check.hint}" for check in lacking))
     return 0
+
+
+def write_allocated(args: argparse.Namespace) -> int:
+    """Describe the nodes of a job, of which this process need not be one, as a cluster.
+
+    Raises:
+        InputError: there is nowhere to write to, two sources of nodes or none, or one that is wrong.
+    """
+    from executor.supervision.environment import slurm_variables
+    from experiments.allocated import described, nodes_of_hostfile, nodes_of_slurm, topology_of
+    from strategy.base.files import write_atomic
+    from strategy.hardware.cluster_file import write_cluster
+
+    if args.write is None or args.ops:
+        raise InputError("nodes are described with --write", where="sbplan doctor", hint="add --write cluster.toml")
+    if args.hostfile and args.slurm:
+        raise InputError("two sources of nodes", where="--hostfile, --slurm", hint="leave one of them out")
+    if not (args.hostfile or args.slurm or args.topology):
+        raise InputError("nothing says how many GPUs", where="--gpu", hint="add --hostfile F, --slurm or --topology F")
+    check_output_path(args.write, "--write", new=True)
+    found = nodes_of_slurm(slurm_variables()) if args.slurm else None
+    if args.hostfile:
+        found = nodes_of_hostfile(text_of(args.hostfile, "--hostfile"), str(args.hostfile))
+    topology = topology_of(text_of(args.topology, "--topology"), str(args.topology)) if args.topology else None
+    cluster = described(args.gpu, found, topology)
+    write_atomic(args.write, write_cluster(cluster))
+    joined = (
+        f"{cluster.intra.bytes_per_s / 1e9:.4g} GB/s inside of nodes, {cluster.inter.bytes_per_s / 1e9:.4g} between"
+    )
+    say(f"{args.write}: {cluster.nodes} nodes of {cluster.devices_per_node} {cluster.device.name}, {joined}; written")
+    if args.json:
+        emit({"ok": True, **sheet(cluster)})
+    return 0
+
+
+def text_of(path: Path, flag: str) -> str:
+    """A small file of text.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_TEXT)
+    except OSError as error:
+        raise InputError("the file cannot be read", where=f"{flag} {path}", got=error.strerror) from error
 
 
 def check_ops(args: argparse.Namespace) -> int:

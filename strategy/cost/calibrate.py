@@ -257,8 +257,8 @@ def _features(content: Mapping[str, Any]) -> Features:
         _text(getattr(found, name), name)
     for name in ("flop", "nbytes", "hops"):
         _whole(getattr(found, name), name, 0)
-    if found.half and not DType(found.half).is_half:
-        raise ValueError(f"half is {found.half!r}, which is no dtype of 16 bits")
+    if found.half and not (DType(found.half).is_half or DType(found.half).is_code):
+        raise ValueError(f"half is {found.half!r}, which is no dtype of 16 bits or 8")
     if found.level not in ("", "intra", "inter"):
         raise ValueError(f"level is {found.level!r}, which is neither intra nor inter")
     if not isinstance(found.every_pair, bool):

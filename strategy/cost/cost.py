@@ -318,7 +318,7 @@ class _Act:
             nbytes = definition.nbytes(inputs, outputs, self.attrs)
         else:
             nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
-        half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
+        half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half or spec.dtype.is_code), "")
         flop = definition.flop(inputs, outputs, self.attrs)
         cost = definition.cost
         product = product_of(cost, outputs[0].shape, flop) if isinstance(cost, Product) else None

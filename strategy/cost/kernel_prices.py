@@ -124,13 +124,19 @@ def _longer(cost: CostClass, longer: InSteps) -> float:
 
 @cache
 def _multiplying(device: Device, half: str) -> tuple[DeviceSheet, KernelPrecision, InSteps]:
-    """A device as products of a dtype see it; float32 runs as TF32 where there is such, and loses as much as halves."""
-    named = sheet_of(device)
-    peak = device.product_flop_per_s(DType(half) if half else DType.FLOAT32)
-    sheet = replace(named, half=peak, single=peak, memory_bytes_per_s=device.memory_bytes_per_s)
+    """A device as products of a dtype see it; float32 runs as TF32 where there is such, and loses as much as halves.
+
+    Codes of 8 bits are multiplied as bf16 where the device has no faster way.
+    """
+    named, dtype = sheet_of(device), DType(half) if half else DType.FLOAT32
+    eight = device.product_flop_per_s(dtype) if dtype.is_code else 0.0
+    peak = device.product_flop_per_s(DType.BFLOAT16 if dtype.is_code else dtype)
+    sheet = replace(named, half=peak, single=peak, eight=eight, memory_bytes_per_s=device.memory_bytes_per_s)
+    precision = on_device.precision_of(sheet, "eight" if dtype.is_code else "half" if half else "single")
+    width = "eight" if precision.casts else "half"
     own_single = named.generation is Generation.VOLTA and not half
-    longer = in_steps_on(named, "single" if own_single else "half", shipped().constants)
-    return sheet, KernelPrecision.BF16 if half else KernelPrecision.SINGLE, longer
+    longer = in_steps_on(named, "single" if own_single else width, shipped().constants)
+    return sheet, precision, longer
 
 
 def sheet_of(device: Device) -> DeviceSheet:

@@ -15,9 +15,9 @@ LEAST_SAMPLES = 5
 
 @dataclass(frozen=True, slots=True, order=True)
 class CostKey:
-    """Which acts share constants: those of a kind, of a dtype of 16 bits or wider ones, of a level, of a place.
+    """Which acts share constants: those of a kind, of a dtype of 16 bits, 8 or wider ones, of a level, of a place.
 
-    `level` is that of a communication, `half` the dtype of an op on 16-bit floats; both are empty of others.
+    `level` is that of a communication, `half` the dtype of an op on 16-bit floats or codes; both are empty of others.
     """
 
     kind: str

@@ -35,6 +35,7 @@ class Device:
     bf16_speedup: float = 1.0
     fp16_speedup: float = 1.0
     slowdown: float = 0.0
+    fp8_speedup: float = 1.0
 
     @property
     def has_bf16(self) -> bool:
@@ -43,6 +44,8 @@ class Device:
 
     def product_flop_per_s(self, dtype: DType) -> float:
         """Rate of matrix products of a dtype."""
+        if dtype.is_code:
+            return self.flop_per_s * self.fp8_speedup
         return self.flop_per_s * {DType.BFLOAT16: self.bf16_speedup, DType.FLOAT16: self.fp16_speedup}.get(dtype, 1.0)
 
 
@@ -214,6 +217,7 @@ def _at_least(groups: Sequence[AlikeNodes]) -> tuple[int, Device, Link, Host | N
         flop_per_s=min(one.flop_per_s for one in devices),
         bf16_speedup=min(one.bf16_speedup for one in devices),
         fp16_speedup=min(one.fp16_speedup for one in devices),
+        fp8_speedup=min(one.fp8_speedup for one in devices),
     )
     said = {one.overlaps for one in links}
     overlaps = said.pop() if len(said) == 1 else None if said <= {None, True} else False

@@ -13,6 +13,7 @@ launch = "5 us"
 compute = "156 TFLOP/s"          # of float32; here by TF32
 bf16_speedup = 2.0               # of products in bfloat16, over `compute`; 1 if not given
 fp16_speedup = 2.0
+fp8_speedup = 2.0                # of codes of 8 bits; where it is no more than bf16's, they multiply as bf16
 slowdown = 0.19                  # of what computes beside communication; 0 if not given
 
 [intra]                          # between devices of a node, per device and direction
@@ -78,6 +79,7 @@ _DEVICE_KEYS = (
     "launch",
     "bf16_speedup",
     "fp16_speedup",
+    "fp8_speedup",
     "slowdown",
 )
 _LINK_KEYS = ("bandwidth", "latency", "overlaps")
@@ -159,6 +161,7 @@ def _device(table: _Table) -> Device:
         launch_s=table.seconds("launch"),
         bf16_speedup=table.ratio("bf16_speedup"),
         fp16_speedup=table.ratio("fp16_speedup"),
+        fp8_speedup=table.ratio("fp8_speedup"),
         slowdown=table.share("slowdown"),
     )
     if device.backend not in ("numpy", "cupy"):
@@ -315,6 +318,7 @@ def _device_lines(device: Device) -> list[str]:
         f'launch = "{_exact(device.launch_s)} s"',
         f"bf16_speedup = {_exact(device.bf16_speedup)}",
         f"fp16_speedup = {_exact(device.fp16_speedup)}",
+        f"fp8_speedup = {_exact(device.fp8_speedup)}",
         f"slowdown = {_exact(device.slowdown)}",
     ]
 

@@ -1,10 +1,10 @@
-"""Presets: clusters by name and number of nodes, from NVIDIA's data sheets (`strategy.hardware.devices`).
+"""Presets: clusters by name and number of nodes, from the makers' data sheets (`strategy.hardware.devices`).
 
 float32 products run as TF32 from the A100 on; halves are without sparsity; a V100's tensor cores take fp16 alone.
 NVLink counts per direction, and a node's network is shared evenly by its devices. The hosts: two EPYC 7742 with 8
-channels of DDR4-3200, two Xeon 8480C with 8 of DDR5-4800, two Xeon E5-2698 v4 with 4 of DDR4-2400, a Grace for two
-GPUs; an equal share of each; cores times base clock times 32 float32 FLOPs, 64 with AVX-512; PCIe 4, 5, 3 x16,
-NVLink-C2C. Latencies of links, launches and copies are ours.
+channels of DDR4-3200, two Xeon 8480C with 8 of DDR5-4800, two Xeon E5-2698 v4 with 4 of DDR4-2400, two EPYC 9654 with
+12 of DDR5-4800, a Grace for two GPUs; an equal share of each; cores times base clock times 32 float32 FLOPs, 64 with
+AVX-512 (32 on EPYC); PCIe 4, 5, 3, 5 x16, NVLink-C2C. Latencies of links, launches and copies are ours.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _COUNT = re.compile("[0-9]{1,9}")
 _EPYC = Host(2**41 // 8, 51.2e9, 1.15e12, 31.5e9, 10e-6)
 _XEON = Host(2**41 // 8, 76.8e9, 1.79e12, 63e9, 10e-6)
 _BROADWELL = Host(2**39 // 8, 19.2e9, 0.35e12, 15.75e9, 10e-6)
+_GENOA = Host(2**41 // 8, 115.2e9, 1.84e12, 63e9, 10e-6)
 _GRACE = Host(480 * 2**30 // 2, 256e9, 3.5e12, 450e9, 5e-6)
 
 
@@ -51,6 +52,7 @@ def _device(name: str, launch_s: float) -> Device:
         bf16,
         sheet.half / single,
         SLOWDOWN,
+        sheet.eight / single if sheet.eight > sheet.half else bf16,
     )
 
 
@@ -77,6 +79,9 @@ PRESETS: Mapping[str, Cluster] = {
     "dgx-h200": _nodes_of(8, "H200", _XEON),
     "dgx-b200": _nodes_of(8, "B200", _XEON),
     "gb200-nvl72": _nodes_of(72, "GB200", _GRACE),
+    "gb300-nvl72": _nodes_of(72, "GB300", _GRACE),
+    "mi300x": _nodes_of(8, "MI300X", _GENOA),
+    "mi355x": _nodes_of(8, "MI355X", _GENOA),
 }
 """One node of each."""
 

@@ -7,8 +7,8 @@ which of the two they have (`sparse`). What repeats is a *period* of layers: one
     period   repeated `layers` times              58 times 1 with experts; Gemma 2: 21 times (window, all)
     after    what is left at the end              Gemma 3 with 26 layers: 4 times 6, and 2
 
-`windows` and `sparse` name them in this order: before, one period, after. The loss is the sum of the token losses, and
-a share of the balancing losses of all layers with experts.
+`windows` and `sparse` name them in this order: before, one period, after. The loss is the sum of the token losses, a
+share of the balancing losses of all layers with experts, and a share of the losses of what predicts further `ahead`.
 
 Rotary positions: Su et al. 2021 (arXiv:2104.09864). Grouped keys: Ainslie et al. 2023 (arXiv:2305.13245).
 """
@@ -16,11 +16,12 @@ Rotary positions: Su et al. 2021 (arXiv:2104.09864). Grouped keys: Ainslie et al
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from strategy.base.errors import InputError, report
-from strategy.models.base import Family
+from strategy.models.base import Family, Source, Tokens
 from strategy.models.text import TextBatches
 from strategy.nn.module import Module
 from strategy.nn.transformer import ACTIVATIONS
@@ -59,7 +60,7 @@ class Router(StrEnum):
 _SIZES = ("layers", "width", "heads", "key_heads", "head_width", "hidden", "sequence", "vocabulary")
 _COUNTS = (
     *("before", "after", "experts", "choices", "expert_hidden", "shared_hidden", "rotary_width"),
-    *("query_latent", "key_latent", "rotary_key", "value_width"),
+    *("query_latent", "key_latent", "rotary_key", "value_width", "ahead"),
 )
 
 
@@ -106,6 +107,9 @@ class DecoderConfig(TextBatches):
         groups, chosen_groups: experts lie in groups, and a token chooses among those of its best groups.
         expert_bias, gate_limit: experts' linear maps have biases; gates and inner layers are bounded (gpt-oss).
         balance: share of the balancing losses in the loss; 0 leaves them out.
+        ahead: modules behind the last layer that each predict one token further (DeepSeek-V3: arXiv:2412.19437, section
+            2.2); they share embedding and head.
+        ahead_share: of the mean of their losses in the loss.
         imbalance: tokens of the busiest rank's experts over those of an even demand, as prices assume it.
         tied: the head is the embedding.
         embedding_scale: of embedded tokens.
@@ -162,6 +166,8 @@ class DecoderConfig(TextBatches):
     imbalance: float = 1.0
     tied: bool = False
     embedding_scale: float = 1.0
+    ahead: int = 0
+    ahead_share: float = 0.3
 
     def __post_init__(self) -> None:
         report([*self._size_problems(), *self._figure_problems(), *self._shape_problems()], where="decoder")
@@ -183,7 +189,9 @@ class DecoderConfig(TextBatches):
             "routed_scale": self.routed_scale,
             "embedding_scale": self.embedding_scale,
         }
-        least = {name: 0.0 for name in ("score_scale", "score_cap", "logit_cap", "gate_limit", "balance")}
+        least = {
+            name: 0.0 for name in ("score_scale", "score_cap", "logit_cap", "gate_limit", "balance", "ahead_share")
+        }
         found += [
             InputError("not a figure", where=f"decoder: {name}", got=value, expected="finite and above 0")
             for name, value in positive.items()
@@ -252,13 +260,26 @@ class DecoderConfig(TextBatches):
         return self.value_width or self.head_width
 
     @property
+    def batch(self) -> Mapping[str, Source]:
+        """Tokens of a text, as labels the token after each, and those further ahead."""
+        further = {f"labels{k}": Tokens(self.vocabulary, k) for k in range(2, self.ahead + 2)}
+        return {"ids": Tokens(self.vocabulary), "labels": Tokens(self.vocabulary, 1), **further}
+
+    @property
     def parameters(self) -> int:
-        """Number of trained elements, those of all experts included."""
+        """Number of trained elements, those of all experts and of what predicts further ahead included."""
         period = self.kinds[self.before : len(self.kinds) - self.after]
         ends = (*self.kinds[: self.before], *self.kinds[len(self.kinds) - self.after :])
         layers = sum(self._layer_parameters(sparse) for _, sparse in ends)
         layers += self.layers * sum(self._layer_parameters(sparse) for _, sparse in period)
-        return (1 if self.tied else 2) * self.vocabulary * self.width + layers + self._norm_parameters(self.width)
+        table = (1 if self.tied else 2) * self.vocabulary * self.width
+        return table + layers + self._norm_parameters(self.width) + self.ahead_parameters
+
+    @property
+    def ahead_parameters(self) -> int:
+        """Elements of what predicts further ahead; embedding and head are the model's own."""
+        module = 2 * self.width**2 + 3 * self._norm_parameters(self.width)
+        return self.ahead * (module + self._layer_parameters(self.kinds[-1][1]))
 
     def _norm_parameters(self, width: int) -> int:
         return width * (2 if self.layer_norm else 1)

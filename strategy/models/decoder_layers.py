@@ -256,6 +256,40 @@ class LayerGroup(Module):
         return x, balances
 
 
+class TokenAhead(Module):
+    """A layer that predicts one token further than the one before (DeepSeek-V3, arXiv:2412.19437, equations 21 to 23).
+
+    It joins the token that was just predicted to the residual stream, whose last norm is not applied; the embedding
+    comes first, as in DeepSeek's files.
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        c = config
+        self.token_norm = norm_of(c, c.width)
+        self.stream_norm = norm_of(c, c.width)
+        self.join = Linear(2 * c.width, c.width, bias=False)
+        self.layer = DecoderLayer(c, *c.kinds[-1])
+        self.norm = norm_of(c, c.width)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(stream [b, s, w], embedded tokens [b, s, w]) -> stream [b, s, w], and the balancing loss [] of experts."""
+        stream, token = inputs
+        joined = self.token_norm(token).apply("joined", "concat", self.stream_norm(stream), attrs={"axis": 2})
+        found: tuple[Tensor, Tensor | None] = self.layer(self.join(joined))
+        return found
+
+
+class TokensAhead(Module):
+    """Layers behind the last one, by their place, which is a name: they are no layers that repeat."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self.members = tuple(TokenAhead(config) for _ in range(config.ahead))
+
+    def children(self) -> Iterator[tuple[str | int, Module]]:
+        """The members."""
+        yield from ((str(place), member) for place, member in enumerate(self.members))
+
+
 class Decoder(Module):
     """Token ids and labels -> summed loss and count."""
 
@@ -268,31 +302,49 @@ class Decoder(Module):
         self.after = _run(c, kinds[end:]) if c.after else None
         self.norm = norm_of(c, c.width)
         self.head = None if c.tied else Linear(c.width, c.vocabulary, bias=False)
+        self.ahead = TokensAhead(c) if c.ahead else None
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """(ids[b, s], labels[b, s]) -> (loss[], token count[])."""
-        ids, labels = inputs
+        """(ids[b, s], labels[b, s], those of further tokens) -> (loss[], token count[])."""
+        ids, labels, *further = inputs
         c, balances = self.config, list[Tensor]()
-        x = self.token(ids)
-        if c.embedding_scale != 1.0:
-            x = x.apply("embed", "scale", attrs={"factor": c.embedding_scale})
+        x = self._embedded(ids)
         for run in (self.before, *self.layers.members, self.after):
             if run is not None:
                 x, found = run(x)
                 balances += found if isinstance(found, list) else [] if found is None else [found]
         logits = self._logits(self.norm(x), ids)
-        if not balances:
+        if not balances and self.ahead is None:
             return cross_entropy(logits, labels)
         token_loss, count = cross_entropy(logits, labels, label="token_loss")
-        balance = ids.tracer.apply("balance", "add_n", balances)[0]
-        return joint_loss(token_loss, {"balance": (balance, c.balance)}), count
+        shares = {}
+        for number, (module, token, target) in enumerate(self._ahead(labels, further)):
+            x, found = module(x, self._embedded(token, f"ahead{number}"))
+            balances += [] if found is None else [found]
+            logits = self._logits(module.norm(x), ids, f"ahead{number}.logits")
+            loss, _ = cross_entropy(logits, target, label=f"ahead{number}")
+            shares[f"ahead{number}"] = loss, c.ahead_share / c.ahead
+        if balances:
+            shares["balance"] = ids.tracer.apply("balance", "add_n", balances)[0], c.balance
+        return joint_loss(token_loss, shares), count
 
-    def _logits(self, x: Tensor, ids: Tensor) -> Tensor:
+    def _ahead(self, labels: Tensor, further: Sequence[Tensor]) -> Iterator[tuple[TokenAhead, Tensor, Tensor]]:
+        """What predicts further ahead, with the token that it knows and the one after that."""
+        modules = () if self.ahead is None else self.ahead.members
+        yield from zip(modules, (labels, *further), further, strict=False)
+
+    def _embedded(self, ids: Tensor, label: str = "") -> Tensor:
+        """[b, s] -> [b, s, w]."""
+        c = self.config
+        x: Tensor = self.token(ids)
+        return (
+            x if c.embedding_scale == 1.0 else x.apply(label or "embed", "scale", attrs={"factor": c.embedding_scale})
+        )
+
+    def _logits(self, x: Tensor, ids: Tensor, label: str = "logits") -> Tensor:
         """[b, s, w] -> [b, s, v]."""
-        if self.head is None:
-            logits = x.apply("logits", "matmul_nt", self.token.parameter("weight", ids))
-        else:
-            logits = self.head(x)
+        head, token = self.head, self.token
+        logits: Tensor = x.apply(label, "matmul_nt", token.parameter("weight", ids)) if head is None else head(x)
         cap = self.config.logit_cap
         if not cap:
             return logits

@@ -27,6 +27,5 @@ class TextBatches:
         return {"ids": Tokens(self.vocabulary), "labels": Tokens(self.vocabulary, 1)}
 
     def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        """ids[b, s] and labels[b, s]."""
-        spec = TensorSpec((micro_batch, self.sequence), DType.INT32)
-        return {"ids": spec, "labels": spec}
+        """ids[b, s] and labels[b, s], and more of these where a model predicts further."""
+        return dict.fromkeys(self.batch, TensorSpec((micro_batch, self.sequence), DType.INT32))

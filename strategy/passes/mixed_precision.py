@@ -25,6 +25,7 @@ from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Op, Role, lineage_of
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import PrecisionClass
+from strategy.passes.low_precision import Scaling
 from strategy.sbp.tensor import DType
 
 
@@ -35,11 +36,22 @@ class Precision(StrEnum):
     """The dtype of the parameters."""
     BF16 = "bf16"
     FP16 = "fp16"
+    FP8_DELAYED = "fp8-delayed"
+    """As bf16, but that linear maps of layers multiply codes of 8 bits, whose scales are those of earlier steps."""
+    FP8_CURRENT = "fp8-current"
+    """The same, with scales of the tensors themselves."""
 
     @property
     def half(self) -> DType | None:
-        """The dtype of the products; None where nothing is cast."""
-        return {Precision.BF16: DType.BFLOAT16, Precision.FP16: DType.FLOAT16}.get(self)
+        """The dtype of the products, and of what codes are made of; None where nothing is cast."""
+        if self is Precision.FULL:
+            return None
+        return DType.FLOAT16 if self is Precision.FP16 else DType.BFLOAT16
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """Where the scales of linear maps in 8 bits come from; None where there are none."""
+        return {Precision.FP8_DELAYED: Scaling.DELAYED, Precision.FP8_CURRENT: Scaling.CURRENT}.get(self)
 
 
 def mixed_precision(graph: Graph, half: DType, whole: Collection[str] = ()) -> Graph:

@@ -99,22 +99,22 @@ class _Tiler:
         return line.name if line.name in self.values else self._slice(like, w, line, low, high)
 
     def _map(self, op: Op) -> None:
-        x, w = op.inputs
+        x, w, *scales = op.inputs
         (result,), parts = op.outputs, []
         spec = self.graph.values[result].spec
         for tile_name, low, high in self._cuts(spec.shape[-1]):
-            operands = x, self._weight(op, w, tile_name, low, high)
+            operands = x, self._weight(op, w, tile_name, low, high), *scales
             line = of_op(op, tile_name, op.layer)
             parts.append(self._add(op, line, op.kind, operands, _columns(spec, high - low), result))
         self.ops.append(replace(op, kind="concat", inputs=tuple(parts), attrs={"axis": len(spec.shape) - 1}))
 
     def _input_gradient(self, op: Op) -> None:
         """Tile by tile onto a running sum."""
-        (grad, w), (result,) = op.inputs, op.outputs
+        (grad, w, *scales), (result,) = op.inputs, op.outputs
         spec, total = self.graph.values[result].spec, ""
         for tile_name, low, high in self._cuts(self.graph.values[grad].spec.shape[-1]):
             piece = self._slice(op, grad, of_op(op, f"{tile_name}.dy", op.layer), low, high)
-            operands = piece, self._weight(op, w, tile_name, low, high)
+            operands = piece, self._weight(op, w, tile_name, low, high), *scales
             term = self._add(op, of_op(op, tile_name, op.layer), op.kind, operands, spec, result)
             line = of_op(op, f"{tile_name}.sum", op.layer)
             total = self._add(op, line, "add_n", (total, term), spec, result) if total else term
@@ -124,13 +124,13 @@ class _Tiler:
 
     def _weight_gradient(self, op: Op) -> None:
         """Each tile is copied once it is there: so its terms are free when they are reduced, before the next tile."""
-        x, grad = op.inputs
+        x, grad, *scales = op.inputs
         (result,), parts = op.outputs, []
         spec = self.graph.values[result].spec
         for tile_name, low, high in self._cuts(spec.shape[-1]):
             piece = self._slice(op, grad, of_op(op, f"{tile_name}.dy", op.layer), low, high)
             shape, line = _columns(spec, high - low), of_op(op, f"{tile_name}.reduced", op.layer)
-            term = self._add(op, of_op(op, tile_name, op.layer), op.kind, (x, piece), shape, result)
+            term = self._add(op, of_op(op, tile_name, op.layer), op.kind, (x, piece, *scales), shape, result)
             parts.append(self._add(op, line, "copy", (term,), shape, result))
         self.ops.append(replace(op, kind="concat", inputs=tuple(parts), attrs={"axis": 1}))
 

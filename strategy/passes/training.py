@@ -26,6 +26,7 @@ from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.passes.fusion import fuse
 from strategy.passes.loss_scale import add_adjustment, scaled_count, scaled_loss
+from strategy.passes.low_precision import low_precision
 from strategy.passes.mixed_precision import Precision, mixed_precision
 from strategy.passes.parameter_groups import ParameterGroup
 from strategy.passes.updates import Optimizer, Rule, Trained, add_updates
@@ -51,6 +52,7 @@ class Training:
         max_norm: of the mean gradient, over all parameters together; infinity does not clip.
         dtype: of parameters, their gradients and state, and of floating-point inputs.
         precision: of what is computed between them (see `mixed_precision`); with fp16 the loss is scaled.
+        amax_history: steps that delayed scales of 8 bits look back on (see `low_precision`).
         fused: whether pairs of ops that GPUs have one kernel for are one op each (see `fusion`).
         skip_nonfinite: whether a step whose gradients are not all finite changes nothing; with fp16 it never does.
         loss_scale, scale_period, scale_growth, scale_backoff: of fp16: the scale of the first step, the good steps in a
@@ -93,6 +95,7 @@ class Training:
     scale_growth: float = 2.0
     scale_backoff: float = 0.5
     groups: tuple[ParameterGroup, ...] = ()
+    amax_history: int = 16
 
     def __post_init__(self) -> None:
         first = self.warm_up + 1 if self.decay in (Decay.COSINE, Decay.POLYNOMIAL) else int(self.decay is Decay.STEP)
@@ -119,6 +122,7 @@ class Training:
             "final_lr": (0 <= self.final_lr <= 1, "a share of lr in [0, 1]"),
             "decay_power": (0 < self.decay_power < math.inf, "a finite figure above zero"),
             "decay_factor": (0 < self.decay_factor <= 1, "a figure in (0, 1]"),
+            "amax_history": (self.amax_history >= 1, "a number of steps >= 1"),
         }
         for name, value in ((field.name, getattr(self, field.name)) for field in fields(self)):
             if isinstance(value, int) and abs(value) > LARGEST:
@@ -243,6 +247,12 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
         gradients = differentiate(builder, scale.loss, frozen={*frozen, scale.scale})
     if not gradients:
         raise InputError("nothing is trained", where="training: frozen", got=training.frozen)
+    if training.precision.scaling is not None:
+        coded = Graph(builder.values, tuple(builder.ops))
+        coded = low_precision(coded, training.precision.scaling, training.amax_history)
+        builder.values, builder.ops = dict(coded.values), list(coded.ops)
+        if watch is not None:
+            watch("low_precision", builder.build(loss=loss))
     layer_of = {name: op.layer for op in builder.ops for name in op.inputs}
     producer = {name: op for op in builder.ops for name in op.outputs}
     trained = [
@@ -360,16 +370,16 @@ def _in_order(ops: Sequence[Op]) -> list[Op]:
     What a model computes from its own accumulated values (running statistics, say) is part of the update: it happens
     once, after the last micro-batch.
     """
-    written = {name for op in ops for name in op.outputs}
+    written = {name: place for place, op in enumerate(ops) for name in op.outputs}
     waiting: dict[str, list[Op]] = {}
     for op in ops:
-        if op_definition(op.kind).accumulates and op.inputs[0] in written:
-            waiting.setdefault(op.inputs[0], []).append(op)
+        if op_definition(op.kind).accumulates and written.keys() & op.inputs:
+            waiting.setdefault(max(written.keys() & op.inputs, key=written.__getitem__), []).append(op)
     early: list[Op] = []
     late: list[Op] = []
     after_the_last = {op.outputs[0] for op in ops if op_definition(op.kind).accumulates}
     for op in ops:
-        if op_definition(op.kind).accumulates and op.inputs[0] in written:
+        if op_definition(op.kind).accumulates and written.keys() & op.inputs:
             continue
         if op.phase is Phase.UPDATE or after_the_last.intersection(op.inputs):
             after_the_last.update(op.outputs)

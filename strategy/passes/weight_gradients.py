@@ -24,7 +24,8 @@ def defer_weight_gradients(graph: Graph) -> Graph:
         if computes and not any(_awaits(r, op, deferred) for r in readers):
             deferred.add(op.name)
     written = {name for op in graph.ops if op.name in deferred for name in op.outputs}
-    deferred.update(op.name for op in graph.ops if op_definition(op.kind).accumulates and op.inputs[0] in written)
+    sums = (op for op in graph.ops if op_definition(op.kind).accumulates)
+    deferred.update(op.name for op in sums if not written.isdisjoint(op.inputs))
     first: list[Op] = []
     weights: list[Op] = []
     last: list[Op] = []

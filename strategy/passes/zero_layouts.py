@@ -60,17 +60,17 @@ def is_shared(shape: Shape, config: PlanConfig) -> bool:
 
 
 def persistent(graph: Graph, *, frozen: bool) -> frozenset[str]:
-    """Parameters, and what is made of one of them alone once per step before the passes (a cast, say)."""
+    """Parameters, and what is made of one of them once per step before the passes (a cast, or codes of 8 bits, say)."""
     variables = (value for value in graph.with_role(Role.VARIABLE) if frozen or value.name in graph.updater)
     found = {value.name for value in variables if value.spec.dtype.is_float}
     for op in graph.ops:
         if _is_derived(graph, op) and op.inputs[0] in found:
-            found.update(op.outputs)
+            found.update(op.outputs[:1])
     return frozenset(found)
 
 
 def _is_derived(graph: Graph, op: Op) -> bool:
-    alone = len(op.inputs) == 1 and not op.updates
+    alone = (len(op.inputs) == 1 or op_definition(op.kind).piecewise) and not op.updates
     return alone and op.phase is not Phase.UPDATE and act_rate(graph, op) is Rate.STEP
 
 
@@ -119,7 +119,7 @@ class _Demands:
         found = set(persistent(self.graph, frozen=self.config.zero_stage == 3))
         for op in self.graph.ops:
             if op_definition(op.kind).piecewise and op.inputs[0] in found:
-                found.update(op.outputs)
+                found.update(op.outputs[:1])
         return frozenset(found)
 
     @cached_property
@@ -174,12 +174,12 @@ class _Demands:
     def _of_passes(self, op: Op) -> Iterator[tuple[int, Sbp]]:
         """Of what uses parameters or adds up gradients."""
         definition = op_definition(op.kind)
-        if definition.accumulates and op.phase in (Phase.BACKWARD, Phase.WEIGHT):
+        if definition.accumulates and len(op.inputs) == 1 and op.phase in (Phase.BACKWARD, Phase.WEIGHT):
             sbp = self._shared(op.outputs[0])
             if sbp != B:
                 yield 1, sbp if self.config.zero_stage > 1 else P
         elif op.inputs and op.inputs[0] in self.used and (definition.piecewise or _is_derived(self.graph, op)):
-            yield 1, self._shared(op.outputs[0])
+            yield len(op.inputs), self._shared(op.outputs[0])
         elif op.phase is not Phase.UPDATE:
             yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
 
@@ -189,7 +189,7 @@ class _Demands:
         found: dict[str, set[int]] = {}
         for op in self.graph.ops:
             if op_definition(op.kind).piecewise and op.inputs[0] in self.used:
-                (whole,), (piece,) = self.graph.specs(op.inputs), self.graph.specs(op.outputs)
+                whole, piece = self.graph.specs((op.inputs[0], op.outputs[0]))
                 dims = {d for d, rows in enumerate(whole.shape) if rows != piece.shape[d]}
                 found.setdefault(self.graph.parameter_of(op.inputs[0]), set()).update(dims)
         return {name: frozenset(dims) for name, dims in found.items()}

@@ -262,10 +262,13 @@ def local_shape(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Shap
 def may_be_partial(spec: TensorSpec, reduce: Reduce) -> bool:
     """Whether a tensor may be partial: floats under every reduction, integers under max and min, ragged ones as sums.
 
-    A row that is not there counts as zero, which is neutral in sums alone.
+    Codes of 8 bits are whole, for their order is that of what they stand for beside one scale alone. A row that is not
+    there counts as zero, which is neutral in sums alone.
     """
     if spec.ragged is not None:
         return reduce is Reduce.SUM
+    if spec.dtype.is_code:
+        return False
     return spec.dtype.is_float or reduce is not Reduce.SUM
 
 

@@ -17,12 +17,14 @@ Box = tuple[tuple[int, int], ...]
 
 
 class DType(StrEnum):
-    """Element types, by NumPy's names; bfloat16 is of the package ml_dtypes."""
+    """Element types, by NumPy's names; bfloat16 and those of 8 bits are of the package ml_dtypes."""
 
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
     FLOAT64 = "float64"
+    FLOAT8_E4M3 = "float8_e4m3fn"
+    FLOAT8_E5M2 = "float8_e5m2"
     INT32 = "int32"
     INT64 = "int64"
 
@@ -42,6 +44,11 @@ class DType(StrEnum):
         return self in (DType.FLOAT16, DType.BFLOAT16)
 
     @property
+    def is_code(self) -> bool:
+        """Whether it has 8 bits, and means something beside a scale alone: it has no sums, no extremes, no gradient."""
+        return self in LARGEST_CODE
+
+    @property
     def wide(self) -> DType:
         """What sums and statistics of it are kept in: float32 for halves, else itself."""
         return DType.FLOAT32 if self.is_half else self
@@ -49,15 +56,19 @@ class DType(StrEnum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """As NumPy has it."""
-        if self is DType.BFLOAT16:
+        if self is DType.BFLOAT16 or self.is_code:
             import ml_dtypes
 
-            found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(self)))
             return found
         return np.dtype(str(self))
 
 
+LARGEST_CODE = {DType.FLOAT8_E4M3: 448.0, DType.FLOAT8_E5M2: 57344.0}
+"""The largest finite figure of 8 bits (Micikevicius et al. 2022, arXiv:2209.05433, table 1)."""
 NBYTES = {
+    DType.FLOAT8_E4M3: 1,
+    DType.FLOAT8_E5M2: 1,
     DType.FLOAT16: 2,
     DType.BFLOAT16: 2,
     DType.FLOAT32: 4,

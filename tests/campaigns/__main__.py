@@ -11,8 +11,9 @@ import time
 NAMES = (
     *("admission", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
     *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "graph-mutants", "hangs", "joined"),
-    *("kill", "layouts", "makespan-bound", "memory", "mutants", "mutation", "oracle", "order", "program-fuzz"),
-    *("rediscovery", "repeat", "solver", "trainer-exports", "trainer-keys", "transparency", "unseen", "why-not"),
+    *("kill", "layouts", "low-precision", "makespan-bound", "memory", "mutants", "mutation", "oracle", "order"),
+    *("program-fuzz", "rediscovery", "repeat", "solver", "trainer-exports", "trainer-keys", "transparency"),
+    *("unseen", "why-not"),
 )
 
 

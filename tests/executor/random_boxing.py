@@ -49,7 +49,8 @@ def random_boxing(rng: np.random.Generator, ranks: int, kind: ActKind) -> Random
     group = tuple(int(rank) for rank in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
     dims = int(rng.integers(1, 4))
     frame = tuple((begin, begin + int(rng.integers(1, 7)) + ranks) for begin in map(int, rng.integers(0, 9, dims)))
-    dtype = list(DType)[int(rng.integers(len(DType)))].numpy
+    dtypes = [one for one in DType if not one.is_code]
+    dtype = dtypes[int(rng.integers(len(dtypes)))].numpy
     if kind is ActKind.TRANSFER:
         return _transfer(rng, ranks, frame, dtype)
     one, other = int(rng.integers(dims)), int(rng.integers(dims))

@@ -80,3 +80,5 @@ def test_what_a_configuration_adds_is_cited(plan: Plan, changes: dict[str, objec
 def test_training_is_cited(plan: Plan) -> None:
     other = replace(plan, training=replace(plan.training, optimizer=Optimizer.LAMB, precision=Precision.BF16))
     assert keys(other) - keys(plan) == {"you2020large", "micikevicius2018mixed"}
+    coded = replace(plan, training=replace(plan.training, precision=Precision.FP8_DELAYED))
+    assert keys(coded) - keys(plan) == {"micikevicius2018mixed", "micikevicius2022fp8"}

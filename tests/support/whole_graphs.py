@@ -46,6 +46,8 @@ from tests.support.step_prices import each
 
 Array = npt.NDArray[Any]
 ADAPTER = "matmul"
+CODED = ("quantize", "scaled_matmul", "scaled_grouped_matmul")
+"""Families of what a pass puts behind the backward pass: no gradient goes through (see tests/test_low_precision.py)."""
 KINKED = frozenset(("reduce_max", "reduce_min", "max_pool", "maximum", "minimum", "top_k", "argmax"))
 """Their result jumps where operands tie, so each operand gets noise of its own."""
 COMMON = frozenset(("binary", "elementwise", "linear", "loss", "matmul", "optimizer", "reduction", "shape"))
@@ -128,6 +130,7 @@ def _kinds() -> list[tuple[str, str]]:
 
 def _grows(kind: str, definition: OpDef) -> bool:
     usable = any(example.inputs and not example.updates for example in definition.examples)
+    usable = usable and family_of(kind) not in CODED
     return usable and not kind.endswith("_grad") and not definition.accumulates
 
 

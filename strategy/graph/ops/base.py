@@ -156,11 +156,13 @@ class OpDef:
     rearranges: bool = False
     """Its output is its input, and may be laid out otherwise: a copy of a copy is one copy."""
     piecewise: bool = False
-    """A rank's piece of its output is a piece of its input: ZeRO passes a parameter through it shared out as it is."""
+    """A rank's piece of its first output is one of its first input: ZeRO passes a parameter through it shared out."""
     fuses: Fusion | None = None
     """Two ops that it does at once (see `passes.fusion`)."""
     expert_weights: int | None = None
     """Which input holds a weight per expert, along its first dim, if it is a parameter."""
+    coded: str = ""
+    """The kind that does the same to codes of 8 bits, and reads the scales of both operands behind them."""
     examples: tuple[Example, ...] = ()
 
 

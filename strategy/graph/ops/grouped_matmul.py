@@ -135,6 +135,7 @@ OPS = (
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.PRODUCT,
         expert_weights=1,
+        coded="scaled_grouped_matmul",
         examples=(_example(5, 4, 5, 0), _example(4, 7, 4, 1)),
     ),
     OpDef(
@@ -146,6 +147,7 @@ OPS = (
         _gradient_tn,
         ragged=True,
         cost=Product(Gemm.GROUPED, Operands.TN, batch_dims=True),
+        coded="scaled_grouped_matmul_tn",
         examples=(Example((ragged_spec((5, 4, 5, 7), 2), ragged_spec((5, 4, 5, 4), 2)), derive={1: same_rows}),),
     ),
 )

@@ -1,4 +1,4 @@
-"""fp16 and bf16 kernels: compute in fp32, round once; the same for all kinds of ops.
+"""Kernels of fp16, bf16 and fp8: compute in fp32, round once; the same for all kinds of ops.
 
 Operands are widened to single precision, the op runs on them, and every element of a result is rounded once. So a
 half-precision matrix product accumulates in float32, as the matrix units of GPUs do, and no op's author thinks of
@@ -17,13 +17,13 @@ from strategy.sbp.ragged import Rows
 from strategy.sbp.tensor import DType
 
 _HALF_NBYTES = 2
-"""No other dtype has elements of this size."""
+"""Of the widest elements that are widened; all dtypes of so few are floats."""
 
 
 def run_act(definition: OpDef, call: Call) -> None:
     """Run one act of an op; figures beyond the range of a half become infinite, which is no error here."""
     arrays = (*call.inputs, *call.outputs, *call.updates)
-    if all(array.dtype.itemsize != _HALF_NBYTES for array in arrays):
+    if all(array.dtype.itemsize > _HALF_NBYTES for array in arrays):
         definition.run(call)
         return
     wide = "float64" if any(array.dtype == "float64" for array in arrays) else "float32"
@@ -40,10 +40,10 @@ def run_act(definition: OpDef, call: Call) -> None:
 
 
 def _widened(call: Call, role: str, arrays: Sequence[Array], wide: str, *, filled: bool) -> tuple[Array, ...]:
-    """The arrays; those in half precision replaced by wider scratch."""
+    """The arrays; those of 16 bits and fewer replaced by wider scratch."""
     found = list(arrays)
     for position, array in enumerate(arrays):
-        if array.dtype.itemsize == _HALF_NBYTES:
+        if array.dtype.itemsize <= _HALF_NBYTES:
             found[position] = _wide_like(call, f"wide {role} {position}", array, wide)
             if filled:
                 _copy(array, found[position])

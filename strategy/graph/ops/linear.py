@@ -24,9 +24,10 @@ from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Sbp, Split
-from strategy.sbp.tensor import NBYTES, DType, TensorSpec
+from strategy.sbp.tensor import DType, TensorSpec
 
-DTYPES = ", ".join(DType)
+DTYPES = tuple(dtype for dtype in DType if not dtype.is_code)
+"""What is cast to without a scale."""
 
 
 def _run_neg(call: Call) -> None:
@@ -60,7 +61,7 @@ def _signatures_scale(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -
 
 
 def _infer_cast(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    expect(attrs["dtype"] in NBYTES, "no such dtype", got=attrs["dtype"], expected=DTYPES)
+    expect(attrs["dtype"] in DTYPES, "no such dtype", got=attrs["dtype"], expected=", ".join(DTYPES))
     return (TensorSpec(inputs[0].shape, DType(str(attrs["dtype"])), inputs[0].ragged),)
 
 

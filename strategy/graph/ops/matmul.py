@@ -127,6 +127,7 @@ OPS = (
         cost=Product(),
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.PRODUCT,
+        coded="scaled_matmul",
         examples=_examples(((5, 7), (7, 4)), ((4, 5, 8), (8, 7))),
     ),
     OpDef(
@@ -139,6 +140,7 @@ OPS = (
         cost=Product(operands=Operands.NT),
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.PRODUCT,
+        coded="scaled_matmul_nt",
         examples=_examples(((5, 7), (4, 7)), ((4, 5, 8), (7, 8))),
     ),
     OpDef(
@@ -150,6 +152,7 @@ OPS = (
         cost=Product(operands=Operands.TN),
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.PRODUCT,
+        coded="scaled_matmul_tn",
         examples=_examples(((5, 7), (5, 4)), ((4, 5, 8), (4, 5, 7))),
     ),
 )

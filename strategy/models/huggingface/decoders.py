@@ -22,7 +22,7 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 """Names of activations, and the kinds of ops that they are."""
-MOST_LAYERS, MOST_EXPERTS, MOST_WIDTH = 4096, 65536, 2**22
+MOST_LAYERS, MOST_EXPERTS, MOST_WIDTH, MOST_AHEAD = 4096, 65536, 2**22, 64
 LAYER_TYPES = ("full_attention", "sliding_attention")
 Fields = dict[str, Any]
 Make = Callable[[], Model]

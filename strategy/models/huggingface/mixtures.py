@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from strategy.models.decoder import HeadNorm, Router
 from strategy.models.huggingface.decoders import (
+    MOST_AHEAD,
     MOST_EXPERTS,
     MOST_WIDTH,
     Fields,
@@ -161,7 +162,7 @@ def deepseek_v3(keys: Keys, sequence: int | None) -> Make:
     keys.must_be("scoring_func", "sigmoid")
     keys.must_be("topk_method", "noaux_tc")
     keys.must_be("rope_interleave", True)
-    keys.size("num_nextn_predict_layers", 0, least=0)
+    fields["ahead"] = keys.size("num_nextn_predict_layers", 0, least=0, most=MOST_AHEAD)
     return decoder(fields)
 
 

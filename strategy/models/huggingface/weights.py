@@ -27,6 +27,8 @@ from strategy.sbp.tensor import Shape
 Named = Iterator[tuple[str, Recipe]]
 _CONSTANTS = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.(masked_)?bias|e_score_correction_bias)")
 """What files hold beside weights; what corrects the choice of experts is left at zero."""
+_SHARED = re.compile(r"model\.layers\.\d{1,6}\.(embed_tokens|shared_head\.head)\.weight")
+"""Embedding and head, which layers ahead hold once more."""
 
 
 def decoder_recipes(config: DecoderConfig, held: Collection[str]) -> dict[str, Recipe]:
@@ -41,18 +43,22 @@ def decoder_recipes(config: DecoderConfig, held: Collection[str]) -> dict[str, R
         sparse = _sparse(config, number)
         found |= {f"{prefix}.{ours}": recipe for ours, recipe in files.layer(f"{inner}.layers.{number}", sparse)}
     found |= dict(files.norm("norm", f"{inner}.{'final_layer_norm' if neox else 'norm'}", config.width))
+    for place in range(config.ahead):
+        theirs = f"{inner}.layers.{config.depth + place}"
+        if f"{theirs}.eh_proj.weight" in held:  # files that transformers saves have none: these start anew
+            found |= dict(files.ahead(f"ahead.{place}", theirs))
     if not config.tied:
         found["head.weight"] = _turned("embed_out.weight" if neox else "lm_head.weight", table)
     return found
 
 
 def left_out_of_decoders(config: DecoderConfig, name: str) -> bool:
-    """Whether files hold a tensor that no parameter is made of: constants, a tied head, layers that predict more."""
+    """Whether files hold a tensor that no parameter is made of: constants, a tied head, what layers ahead share."""
     if config.tied and name == "lm_head.weight":
         return True
     number = re.match(r"model\.layers\.(\d{1,6})\.", name)
-    further = bool(config.key_latent) and number is not None and int(number[1]) >= config.depth
-    return further or bool(_CONSTANTS.fullmatch(name))
+    further = bool(config.key_latent) and number is not None and int(number[1]) >= config.depth + config.ahead
+    return further or bool(_CONSTANTS.fullmatch(name) or _SHARED.fullmatch(name))
 
 
 def _prefixes(config: DecoderConfig) -> Iterator[str]:
@@ -127,6 +133,15 @@ class _Files:
         yield from self._norms(theirs)
         yield from self._latent(theirs) if self.config.key_latent else self._attention(theirs)
         yield from self._experts(theirs) if sparse else self._mlp("mlp", f"{theirs}.mlp", self.config.hidden)
+
+    def ahead(self, ours: str, theirs: str) -> Named:
+        """Parameters of what predicts one token further."""
+        width = self.config.width
+        for name, recipe in self.layer(theirs, self.config.kinds[-1][1]):
+            yield f"{ours}.layer.{name}", recipe
+        for mine, other in (("token_norm", "enorm"), ("stream_norm", "hnorm"), ("norm", "shared_head.norm")):
+            yield from self.norm(f"{ours}.{mine}", f"{theirs}.{other}", width)
+        yield f"{ours}.join.weight", _turned(f"{theirs}.eh_proj.weight", (width, 2 * width))
 
     def norm(self, ours: str, theirs: str, width: int) -> Named:
         """A gain, and a bias if there is one."""

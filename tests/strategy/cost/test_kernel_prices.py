@@ -21,10 +21,28 @@ from strategy.hardware.devices import DEVICES
 from strategy.hardware.presets import PRESETS, find_cluster
 
 GPUS = sorted(set(PRESETS) - {"dgx-1p"})
-HALVES = ("", "bfloat16", "float16")
+HALVES = ("", "bfloat16", "float16", "float8_e4m3fn")
 PRODUCTS = ("matmul", "matmul_tn", "batch_matmul", "grouped_matmul", "grouped_matmul_tn")
 DIMS = st.one_of(st.integers(1, 300), st.integers(1, 40_000), st.sampled_from((64, 96, 1024, 12288)))
 PARTS = st.sampled_from((1, 2, 3, 4, 8, 64))
+
+
+@pytest.mark.parametrize("where", GPUS)
+def test_large_products_of_codes_with_their_casts_are_no_slower_than_in_bf16(where: str) -> None:
+    """Both operands are read in bf16, their amaxes found, and codes written; A100 and V100 multiply as bf16."""
+    cost = CostModel(find_cluster(where), {})
+    sheet = DEVICES[cost.cluster.device.name]
+    for n in (4096, 8192, 16384):
+        half, coded = (
+            cost.seconds(product(kind, dtype, (n, n, n, 1)))
+            for kind, dtype in (("matmul", "bfloat16"), ("scaled_matmul", "float8_e4m3fn"))
+        )
+        casts = 2 * (cost.seconds(Features("amax", 0, 2 * n * n)) + cost.seconds(Features("quantize", 0, 3 * n * n)))
+        if sheet.eight > sheet.half:
+            assert coded + casts < half
+            assert coded > 2 * n**3 / sheet.eight
+        else:
+            assert coded == half
 
 
 def product(kind: str, half: str, shape: tuple[int, int, int, int]) -> Features:

@@ -20,7 +20,7 @@ def test_sizes_and_bytes() -> None:
     assert TensorSpec(()).size == 1
     for dtype in DType:
         assert dtype.nbytes == dtype.numpy.itemsize
-        assert dtype.is_float == (not np.issubdtype(dtype.numpy, np.integer))
+        assert dtype.is_float == (not (dtype.is_code or np.issubdtype(dtype.numpy, np.integer)))
         assert TensorSpec((3, 4), dtype).nbytes == np.zeros((3, 4), dtype).nbytes
 
 

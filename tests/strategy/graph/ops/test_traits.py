@@ -72,6 +72,11 @@ COSTS: Mapping[str, CostClass] = {
     "batch_matmul": Product(Gemm.BATCHED, batch_dims=True),
     "grouped_matmul": Product(Gemm.GROUPED),
     "grouped_matmul_tn": Product(Gemm.GROUPED, Operands.TN, batch_dims=True),
+    "scaled_matmul": Product(),
+    "scaled_matmul_nt": Product(operands=Operands.NT),
+    "scaled_matmul_tn": Product(operands=Operands.TN),
+    "scaled_grouped_matmul": Product(Gemm.GROUPED),
+    "scaled_grouped_matmul_tn": Product(Gemm.GROUPED, Operands.TN, batch_dims=True),
     "attention": Attention(),
     "attention_grad": Attention(gradient=True),
     "attention_block": Attention(block=True),
@@ -88,24 +93,33 @@ PRECISIONS: Mapping[PrecisionClass, str] = {
     PrecisionClass.SINGLE: (
         "exp log sqrt rsqrt square pow softmax log_softmax sum_exp cross_entropy arc_margin reduce_sum reduce_mean "
         "reduce_max reduce_min square_sum accumulate report batch_norm batch_norm_sums square_deviations "
-        "running_average group_norm"
+        "running_average group_norm accumulate_max history_amax record_amax"
     ),
-    PrecisionClass.CONVERTS: "cast",
+    PrecisionClass.CONVERTS: (
+        "cast amax quantize scaled_matmul scaled_matmul_nt scaled_matmul_tn scaled_grouped_matmul "
+        "scaled_grouped_matmul_tn"
+    ),
 }
 RECOMPUTED: Mapping[RecomputeClass, str] = {
     RecomputeClass.ATTENTION: "attention",
     RecomputeClass.SCORES: "batch_matmul",
     RecomputeClass.SOFTMAX: "softmax",
-    RecomputeClass.PRODUCT: "matmul matmul_nt matmul_tn grouped_matmul",
+    RecomputeClass.PRODUCT: (
+        "matmul matmul_nt matmul_tn grouped_matmul scaled_matmul scaled_matmul_nt scaled_matmul_tn "
+        "scaled_grouped_matmul"
+    ),
 }
 OTHERS: Mapping[str, Mapping[str, object]] = {
-    "accumulates": {"accumulate": True},
+    "accumulates": {"accumulate": True, "accumulate_max": True},
     "repeats": {"repeat": True},
     "trains": dict.fromkeys(("sgd", "adam", "adamw", "adagrad", "lamb_apply", "descend"), True),
     "clips": {"clip_scale": True},
     "rearranges": {"copy": True},
-    "piecewise": {"repeat": True, "slice": True},
-    "expert_weights": {"grouped_matmul": 1, "batch_matmul": 1, "add_by_expert": 1},
+    "piecewise": {"repeat": True, "slice": True, "quantize": True},
+    "expert_weights": {"grouped_matmul": 1, "scaled_grouped_matmul": 1, "batch_matmul": 1, "add_by_expert": 1},
+    "coded": {
+        kind: f"scaled_{kind}" for kind in ("matmul", "matmul_nt", "matmul_tn", "grouped_matmul", "grouped_matmul_tn")
+    },
 }
 
 
@@ -119,7 +133,7 @@ def classes(table: Mapping[Any, str]) -> dict[str, Any]:
         ("cost", MEMORY_BOUND, COSTS),
         ("precision", PrecisionClass.FOLLOWS, classes(PRECISIONS)),
         ("recompute", RecomputeClass.BETWEEN, classes(RECOMPUTED)),
-        *((trait, None if trait == "expert_weights" else False, kinds) for trait, kinds in OTHERS.items()),
+        *((trait, {"expert_weights": None, "coded": ""}.get(trait, False), kinds) for trait, kinds in OTHERS.items()),
     ],
 )
 def test_kinds_have_their_traits(trait: str, usual: object, expected: Mapping[str, object]) -> None:

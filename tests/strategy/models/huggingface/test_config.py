@@ -43,7 +43,19 @@ def test_every_config_has_a_count() -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_are_those_of_transformers(name: str) -> None:
     model = find_model(str(CONFIGS[name]))
-    assert model.parameters == PARAMETERS[name]
+    further = model.ahead_parameters if isinstance(model, DecoderConfig) else 0
+    assert model.parameters - further == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ["DeepSeek-V3", "DeepSeek-R1"])
+def test_what_predicts_further_tokens_is_counted(name: str) -> None:
+    """The model's card: 671 billion and 14 more, among which embedding and head once more."""
+    model = find_model(str(CONFIGS[name]))
+    assert isinstance(model, DecoderConfig)
+    assert model.ahead == 1
+    again = 2 * model.vocabulary * model.width
+    assert model.parameters + again == pytest.approx(685e9, rel=5e-3)
+    assert model.parameters - model.ahead_parameters == pytest.approx(671e9, rel=5e-3)
 
 
 def test_a_folder_and_its_file_are_one_model(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""Training in low precision on one device, step after step, beside what it departs from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+
+from executor.data.synthetic import BatchLoader
+from executor.data.text import Corpus
+from strategy.graph.graph import Graph, Role
+from strategy.graph.ops import quantize
+from strategy.graph.ops.base import Array as AnyArray
+from strategy.graph.ops.base import ArrayModule
+from strategy.models.base import Model
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import REPORT, Training, training_graph
+from strategy.program.program import LoadTask
+from strategy.sbp.tensor import DType
+from tests.support.reference import Array, run_graph, start_variables
+
+Watch = Callable[[Graph, Mapping[str, Array]], None]
+
+
+def losses(model: Model, training: Training, corpus: Corpus, steps: int, watch: Watch | None = None) -> Array:
+    """The mean loss of every step [steps], from parameters and batches that do not depend on the precision.
+
+    `watch` is shown the graph and all values after every micro-batch.
+    """
+    graph = training_graph(model, training)
+    plain = training_graph(model, replace(training, precision=Precision.FULL))
+    start = start_variables(plain, np.random.default_rng(training.seed))
+    start |= {
+        v.name: np.zeros(v.spec.shape, v.spec.dtype) for v in graph.with_role(Role.VARIABLE) if v.name not in start
+    }
+    found = []
+
+    def seen(values: Mapping[str, Array]) -> None:
+        if watch is not None:
+            watch(graph, values)
+
+    for step in range(steps):
+        batches = list(_batches(graph, model, training, corpus, step))
+        report = run_graph(graph, batches, start, step=step, seen=seen)[REPORT]
+        found.append(float(report[0] / report[1]))
+    return np.array(found)
+
+
+def _batches(graph: Graph, model: Model, training: Training, corpus: Corpus, step: int) -> Iterator[dict[str, Array]]:
+    specs = {value.name: value.spec for value in graph.with_role(Role.INPUT)}
+    shapes, count = {name: spec.shape for name, spec in specs.items()}, training.num_micro_batches
+    load = BatchLoader(model.batch, shapes, corpus, seed=training.seed, num_micro_batches=count)
+    task = LoadTask(tuple(specs), tuple(tuple((0, size) for size in shape) for shape in shapes.values()))
+    for number in range(count):
+        arrays = {name: np.empty(spec.shape, spec.dtype) for name, spec in specs.items()}
+        load(task, step * count + number, list(arrays.values()))
+        yield arrays
+
+
+@contextmanager
+def unit_scales() -> Iterator[None]:
+    """Codes are the tensors themselves, rounded: what 8 bits without scales would be."""
+
+    def one(xp: ArrayModule, amax: AnyArray, dtype: DType) -> AnyArray:
+        return xp.ones_like(amax)
+
+    with mock.patch.object(quantize, "scale_of", one):
+        yield
+
+
+def figures_of(dtype: DType) -> frozenset[float]:
+    """All finite figures of a dtype of 8 bits, by its digits: sign, exponent, fraction (arXiv:2209.05433, table 1)."""
+    exponents, fractions = {DType.FLOAT8_E4M3: (4, 3), DType.FLOAT8_E5M2: (5, 2)}[dtype]
+    bias, found = 2 ** (exponents - 1) - 1, {0.0}
+    for exponent in range(2**exponents):
+        for fraction in range(2**fractions):
+            part = fraction / 2**fractions
+            size = (1 + part) * 2.0 ** (exponent - bias) if exponent else part * 2.0 ** (1 - bias)
+            last = exponent == 2**exponents - 1
+            is_figure = not last or (dtype is DType.FLOAT8_E4M3 and fraction < 2**fractions - 1)
+            found.update({size, -size} if is_figure else ())
+    return frozenset(found)
+
+
+def codes_of(graph: Graph, values: Mapping[str, Array]) -> Iterator[tuple[DType, Array]]:
+    """All codes among the values of a step, as float32."""
+    for value in graph.values.values():
+        if value.spec.dtype.is_code and value.name in values:
+            assert values[value.name].dtype == np.dtype(getattr(ml_dtypes, str(value.spec.dtype)))
+            yield value.spec.dtype, values[value.name].astype(np.float32)
