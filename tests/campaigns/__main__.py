@@ -10,9 +10,10 @@ import time
 
 NAMES = (
     *("admission", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
-    *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "graph-mutants", "hangs", "joined"),
-    *("kill", "layouts", "makespan-bound", "memory", "mutants", "mutation", "oracle", "order", "program-fuzz"),
-    *("rediscovery", "repeat", "solver", "trainer-keys", "transparency", "unseen", "why-not"),
+    *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "gpu-order", "graph-mutants"),
+    *("hangs", "joined", "kill", "layouts", "makespan-bound", "memory", "mutants", "mutation", "oracle"),
+    *("order", "program-fuzz", "rediscovery", "repeat", "solver", "trainer-keys", "transparency"),
+    *("unseen", "why-not"),
 )
 
 

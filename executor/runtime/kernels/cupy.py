@@ -1,4 +1,4 @@
-"""CuPy on one NVIDIA GPU. Every act is waited for, so that what the worker measures is the act itself."""
+"""CuPy on one NVIDIA GPU: what is run is ordered on the current stream, and not waited for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from types import ModuleType
 
 import numpy as np
 
+from executor.runtime.kernels.cupy_streams import CupyStreams
 from executor.runtime.kernels.gpu.loader import LoadedKernels
 from executor.runtime.kernels.gpu.table import launches_of
 from executor.runtime.transport.base import HostArray
@@ -38,18 +39,21 @@ class CupyKernels:
         if device >= count:
             raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; start fewer ranks per node")
         self.xp.cuda.Device(device).use()
-        self._stream = self.xp.cuda.get_current_stream()
         self._loaded = LoadedKernels(self.xp)
+        self.streams = CupyStreams(self.xp)
+
+    def wait(self) -> None:
+        """Wait for the current stream."""
+        self.xp.cuda.get_current_stream().synchronize()
 
     def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op, by kernels of ours where there are some, else by CuPy's; and wait for it."""
+        """Run one act of an op, by kernels of ours where there are some, else by CuPy's."""
         launches = launches_of(definition.kind, call)
         if launches is None:
             run_act(definition, call)
         else:
             for launch in launches:
                 self._loaded.launch(launch)
-        self._stream.synchronize()
 
     def address(self, array: Array) -> int:
         """Where an array begins in the GPU's memory."""
@@ -61,10 +65,18 @@ class CupyKernels:
         return np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
 
     def download(self, array: Array, host: HostArray) -> None:
-        """Copy from the GPU, and wait for it."""
-        array.get(out=host)
+        """Copy from the GPU; at the speed of the bus where the host's memory is pinned."""
+        self._copy(host.ctypes.data, array.data.ptr, array.nbytes, _DEVICE_TO_HOST)
 
     def upload(self, host: HostArray, array: Array) -> None:
-        """Copy to the GPU, and wait for it."""
-        array.set(host)
-        self._stream.synchronize()
+        """Copy to the GPU; at the speed of the bus where the host's memory is pinned."""
+        self._copy(array.data.ptr, host.ctypes.data, array.nbytes, _HOST_TO_DEVICE)
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: int) -> None:
+        """Both sides lie together in memory, as blocks of registers do."""
+        cuda = self.xp.cuda
+        cuda.runtime.memcpyAsync(target, source, nbytes, kind, cuda.get_current_stream().ptr)
+
+
+_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+"""`cudaMemcpyKind`."""

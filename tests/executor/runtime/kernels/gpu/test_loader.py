@@ -124,6 +124,8 @@ def test_an_act_with_kernels_reaches_them(monkeypatch: pytest.MonkeyPatch, cubin
     right = wanted(call, kind)
     kernels.run(op_definition(kind), call)
     assert xp.launched
+    assert xp.synchronised == 0
+    kernels.wait()
     assert xp.synchronised == 1
     errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
     assert max(errors) <= TOLERANCES[DType.BFLOAT16]
