@@ -27,6 +27,7 @@ from strategy.bounds.closed_forms import all_of_micro_batch, is_shared, plain
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
+    ADDED,
     AHEAD,
     DEFERRED,
     HELD,
@@ -262,7 +263,7 @@ class Refinement:
                 weights = self.prospects.likely_to_fit(box, most_ns)
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
             if box.level < EXHAUSTED:
-                weights = self._worth_asking(box, box.points, RISE * most_ns)
+                weights = self._worth_asking(box, box.points, RISE * most_ns, nearer=box.stalled == 0)
                 if weights is not None:
                     return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False)
             box.level = EXHAUSTED
@@ -284,18 +285,21 @@ class Refinement:
         weights[[SAVED.start + MIDDLE, WAITING.start + MIDDLE]] = box.bound_ns / self.request.memory_limit_bytes
         return weights
 
-    def _worth_asking(self, box: Box, points: list[FloatArray], least_ns: float) -> FloatArray | None:
+    def _worth_asking(
+        self, box: Box, points: list[FloatArray], least_ns: float, *, nearer: bool = True
+    ) -> FloatArray | None:
         """(SIZE,): the weights of a cut that may raise the bound by so much; None where known points forbid it.
 
         They lie between the prices of the bound and those of mixes of these points (Ben-Ameur and Neto 2007,
-        Acceleration of cutting-plane and column generation algorithms).
+        Acceleration of cutting-plane and column generation algorithms); where the last such cut did not raise the
+        bound, they are its prices: a cut there does, if any.
         """
         weights = box.prices[box.config].weights
         if points and box.within is not None:
             among = box.within.mixed(box.config, points)
             if (among.step_ns or 0) < box.bound_ns + least_ns:
                 return None
-            weights = (weights + among.weights) / 2
+            weights = (weights + among.weights) / 2 if nearer else weights
         return weights
 
     def _has_axes(self, box: Box) -> bool:
@@ -349,7 +353,7 @@ class Refinement:
         found[MICRO] *= config.num_micro_batches
         found[MICRO_OVERLAPPED] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
-        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED):
+        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED):
             if priced[part].any():
                 found[part] = layers * TIE * box.bound_ns / self.request.memory_limit_bytes
         if priced[MOVED].any():
