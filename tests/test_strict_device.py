@@ -9,7 +9,7 @@ import pytest
 
 from strategy.base.errors import RankFault
 from strategy.program.event_waits import ActWaits, StepWaits
-from tests.campaigns.gpu_order import STEPS, check
+from tests.campaigns.gpu_order import STEPS, check, numbers_off
 from tests.support.random_plans import random_plan_case
 from tests.support.strict_device.device import StrictDevice, StrictKernels
 from tests.support.strict_device.order import HOST, OrderFault
@@ -26,6 +26,14 @@ def test_any_order_that_events_allow_gives_one_devices_numbers_and_every_wait_is
     found: list[StrictRank] = []
     assert list(check(random_plan_case(seed, backend="cupy"), seed, found)) == []
     assert sum(one.device.tried for one in found) > 10
+
+
+@pytest.mark.parametrize("seed", [DATA, STAGES])
+def test_without_a_collective_library_movements_go_by_the_hosts(seed: int) -> None:
+    case = random_plan_case(seed, backend="cupy")
+    found = train_strictly(case.plan, case.program, seed, steps=STEPS, staged=True)
+    assert all(one.device.missed == [] for one in found)
+    assert list(numbers_off(case, found)) == []
 
 
 @pytest.mark.parametrize("side", ["by_stream", "by_host"])

@@ -52,6 +52,11 @@ def check(case: PlanCase, number: int, found: list[StrictRank]) -> Iterator[str]
         return
     for one in found:
         yield from (f"left out and not missed: {wait}" for wait in one.device.missed)
+    yield from numbers_off(case, found)
+
+
+def numbers_off(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
+    """Where losses and variables are not those of one device."""
     wanted, losses = on_one_device(case.plan, steps=STEPS)
     ranks = [ran(one.trainer, one.trainer.losses, {}) for one in found]
     yield from values_off(case.plan, ranks, wanted, losses)

@@ -8,7 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from executor.runtime.transport.base import Group
+from executor.runtime.transport.base import Group, Transport, lanes_of
+from executor.runtime.transport.loopback import LoopbackHub, LoopbackTransport
 from executor.train import Trainer
 from strategy.passes.training import REPORT
 from strategy.plan.plan import Plan
@@ -44,16 +45,36 @@ Change = Callable[[int, tuple[StepWaits, ...]], tuple[StepWaits, ...]]
 """What is made of the waits of a rank."""
 
 
+class PatientTransport(LoopbackTransport):
+    """A transport of the host, whose ranks take turns."""
+
+    world: World
+
+    def pause(self, idle_ns: int) -> None:
+        """Let other ranks, and devices, go on."""
+        self.world.hand_over(self.rank)
+
+
 def train_strictly(
-    plan: Plan, program: Program, seed: int, *, steps: int, ahead: int = 1024, change: Change | None = None
+    plan: Plan,
+    program: Program,
+    seed: int,
+    *,
+    steps: int,
+    ahead: int = 1024,
+    change: Change | None = None,
+    staged: bool = False,
 ) -> list[StrictRank]:
     """Run a plan for some steps, hosts at most `ahead` acts before their devices.
+
+    If `staged`, movements between ranks go by the hosts.
 
     Raises:
         OrderFault: something is used without an event, or a steady step does what it must not.
     """
     world = World(plan.ranks, seed)
-    ranks = [_rank(world, plan, program, rank, ahead) for rank in range(plan.ranks)]
+    hub = LoopbackHub(plan.ranks, lanes_of(program)) if staged else None
+    ranks = [_rank(world, plan, program, rank, ahead, hub) for rank in range(plan.ranks)]
     for rank, one in enumerate(ranks):
         issuer = one.trainer.worker.issuer
         assert issuer is not None
@@ -70,12 +91,16 @@ def train_strictly(
     return ranks
 
 
-def _rank(world: World, plan: Plan, program: Program, rank: int, ahead: int) -> StrictRank:
+def _rank(world: World, plan: Plan, program: Program, rank: int, ahead: int, hub: LoopbackHub | None) -> StrictRank:
     device = StrictDevice(world, rank)
     members = rendezvous_members(program)
     groups: dict[int, Group] = {n: tuple(program.actors[a].rank for a in found) for n, found in members.items()}
     text = corpus(getattr(plan.model, "vocabulary", 2))
-    transport, kernels = StrictTransport(world, device, groups), StrictKernels(device)
+    transport: Transport = StrictTransport(world, device, groups)
+    if hub is not None:
+        transport = patient = PatientTransport(hub, rank)
+        patient.world, device.may_wait = world, True
+    kernels = StrictKernels(device)
     trainer = Listener(plan, transport, kernels, text, program=program, on_act=device.announce, ahead=ahead)
     trainer.losses = []
     device.attach(trainer.worker)
