@@ -88,7 +88,7 @@ def test_the_host_must_wait_for_the_event_and_a_poll_is_no_wait() -> None:
         array.fill(3)
         kernels.download(array, host)
     device.record(event, stream)
-    while not device.passed(event):
+    while not device.query(event):
         pass
     with pytest.raises(OrderFault, match="the host reads in a test without waiting for stream copies"):
         device.on_host([host], [], "a test")

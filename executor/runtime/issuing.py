@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from executor.runtime.streams import Event, Streams
+from executor.runtime.streams import DeviceStreams, Event
 from strategy.program.event_waits import ActWaits, Awaited, StepWaits, event_waits
 from strategy.program.launch_list import LaunchList, launch_lists
 from strategy.program.program import Program
@@ -52,7 +52,7 @@ class Issuer:
         self,
         program: Program,
         rank: int,
-        streams: Streams,
+        streams: DeviceStreams,
         *,
         host: Collection[int],
         staged: Mapping[int, int],
@@ -98,9 +98,9 @@ class Issuer:
 
     def host_may_go_on(self) -> bool:
         """Whether the device has done what the host itself waits for before the next act."""
-        return all(self._streams.passed(self._event(one)) for one in self._next_waits.by_host)
+        return all(self._streams.query(self._event(one)) for one in self._next_waits.by_host)
 
-    def skip(self) -> None:
+    def leave_to_host(self) -> None:
         """The next act is the host's own, and begins."""
         self._join()
         self._launched += 1
@@ -134,7 +134,7 @@ class Issuer:
     def ended(self) -> Iterator[IssuedAct]:
         """The acts that the device has done since it was last asked. After the last, the host may use everything."""
         for issued in self._issued.values():
-            while issued and self._streams.passed(issued[0].end):
+            while issued and self._streams.query(issued[0].end):
                 self._in_flight -= 1
                 if not (self._left or self._in_flight):
                     for last in self._last.values():

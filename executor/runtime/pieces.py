@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +16,12 @@ Requests = Iterator[PendingTransfer]
 Start = Callable[[], Requests]
 """Begins an act; the iterator's end is the end of the act."""
 
-_COMBINE = {Reduce.SUM: "add", Reduce.MIN: "minimum", Reduce.MAX: "maximum"}
+_COMBINE: Mapping[Reduce, Callable[[ArrayModule], Callable[..., Any]]] = {
+    Reduce.SUM: lambda xp: xp.add,
+    Reduce.MIN: lambda xp: xp.minimum,
+    Reduce.MAX: lambda xp: xp.maximum,
+}
+"""What combines two arrays of a module."""
 
 _Piece = TypeVar("_Piece")
 
@@ -89,7 +94,7 @@ class Part:
         if len(terms) == 1:
             self.xp.copyto(into, terms[0])
             return
-        add = getattr(self.xp, _COMBINE[self.task.reduce])
+        add = _COMBINE[self.task.reduce](self.xp)
         add(terms[0], terms[1], out=into)
         for term in terms[2:]:
             add(into, term, out=into)

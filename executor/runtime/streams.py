@@ -11,7 +11,7 @@ Event = Any
 """A place on a stream."""
 
 
-class Streams(Protocol):
+class DeviceStreams(Protocol):
     """The streams and events of one device. Nothing here waits but `synchronize`."""
 
     def open(self, name: str) -> Stream:
@@ -34,7 +34,7 @@ class Streams(Protocol):
         """Let what the stream is given from now on wait for the event where it is now."""
         ...
 
-    def passed(self, event: Event) -> bool:
+    def query(self, event: Event) -> bool:
         """Whether the device has come by the event. Cheap."""
         ...
 

@@ -313,7 +313,7 @@ class Worker:
     def _on_host(self, act: Act, run: Run, number: int) -> Requests | None:
         """The host's own act beside a device; what the device does in it is waited for."""
         issuer = present(self.issuer, "what hands acts to the device")
-        issuer.skip()
+        issuer.leave_to_host()
         with issuer.on_stream(act):
             requests = run(number)
             if requests is None and self._acts.touches_device(act.actor):

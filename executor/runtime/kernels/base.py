@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from executor.runtime.streams import Streams
+from executor.runtime.streams import DeviceStreams
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import InputError, did_you_mean
 from strategy.graph.ops.base import Array, ArrayModule, Call, OpDef
@@ -30,7 +30,7 @@ class Kernels(Protocol):
         ...
 
     @property
-    def streams(self) -> Streams | None:
+    def streams(self) -> DeviceStreams | None:
         """The streams of a device that is given work before it has done what came before; None where there are none."""
         ...
 

@@ -1,4 +1,4 @@
-"""Streams and events of an NVIDIA GPU, by CuPy; see `executor.runtime.streams.Streams`."""
+"""Streams and events of an NVIDIA GPU, by CuPy; see `executor.runtime.streams.DeviceStreams`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CupyStreams:
         """Let the stream wait, and not the host."""
         stream.wait_event(event)
 
-    def passed(self, event: Event) -> bool:
+    def query(self, event: Event) -> bool:
         """Whether the device has come by the event."""
         return bool(event.done)
 

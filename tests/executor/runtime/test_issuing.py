@@ -47,7 +47,7 @@ class Written:
     def wait(self, stream: str, event: Mark) -> None:
         self.given.append(f"{stream} waits for {event.at}")
 
-    def passed(self, event: Mark) -> bool:
+    def query(self, event: Mark) -> bool:
         return event.passed
 
     def synchronize(self, event: Mark) -> None:

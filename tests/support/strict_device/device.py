@@ -33,7 +33,7 @@ class StrictStream:
 
 
 class StrictDevice:
-    """See `executor.runtime.streams.Streams`.
+    """See `executor.runtime.streams.DeviceStreams`.
 
     Of every wait it also finds out whether its act would be refused without: `tried` are how many, `missed` those that
     nothing would have been said of.
@@ -147,7 +147,7 @@ class StrictDevice:
         generation = event.recorded
         self._give(stream, Job(lambda: None, lambda: event.passed >= generation))
 
-    def passed(self, event: StrictEvent) -> bool:
+    def query(self, event: StrictEvent) -> bool:
         """A poll, meanwhile devices may go on; the host learns nothing that it may build on."""
         self.world.advance()
         return event.passed >= event.recorded
@@ -194,7 +194,7 @@ class StrictDevice:
             self._refuse_if_steady("the host waits for a stream")
         done = StrictEvent()
         self.record(done, self._current)
-        while not self.passed(done):
+        while not self.query(done):
             self.world.advance()
         self.synchronize(done)
 
