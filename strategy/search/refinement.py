@@ -77,6 +77,11 @@ ONE_SHARE, ONE_S = 0.05, 2.0
 """Share of the time for a single template, and seconds at least: it ends with a bound and a choice, not the best."""
 
 
+def workers_of(request: Request, short: Model) -> Workers:
+    """As many as boxes are refined beside others; they may be started before it is known which boxes there are."""
+    return Workers(Templates(request, short), min(BESIDE, spare_processors()))
+
+
 class Refinement:
     """Refines boxes by turns, what promises most and what is bounded least, until nothing better can be left."""
 
@@ -88,9 +93,10 @@ class Refinement:
         groups: Sequence[MeshGroup],
         budget: Budget,
         watch: Watch | None,
+        workers: Workers | None = None,
     ) -> None:
         self.request, self.work, self.budget, self.watch = request, work, budget, watch
-        self.workers = Workers(Templates(request, short), min(BESIDE, spare_processors()))
+        self.workers = workers or workers_of(request, short)
         self.cuts, self.prospects = SharedCuts(request, work), Prospects(request, work)
         self.known = self.prospects.known
         self.are_axes_shared = request.cost.is_faster_inside()
@@ -100,7 +106,8 @@ class Refinement:
         self.turns = 0
 
     def __enter__(self) -> Refinement:
-        self.workers.__enter__()
+        if not self.workers.others:
+            self.workers.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
