@@ -45,7 +45,6 @@ class Issuer:
         staged: actor -> buffers that the host fills for it in turn.
         timed: whether acts are to tell when they began and ended.
         ahead: acts that the host may be ahead of the device.
-        waits: what is waited for in the first steps and, the last, in all others; found anew where it is not given.
     """
 
     def __init__(
@@ -58,19 +57,18 @@ class Issuer:
         staged: Mapping[int, int],
         timed: bool,
         ahead: int = AHEAD,
-        waits: tuple[StepWaits, ...] | None = None,
     ) -> None:
         self.launches: LaunchList = launch_lists(program)[rank]
         self.host = frozenset(host)
-        found = event_waits(program, rank, self.launches, host=host, staged=staged) if waits is None else waits
-        self.waits = found
+        self.waits: tuple[StepWaits, ...] = event_waits(program, rank, self.launches, host=host, staged=staged)
+        """Of the first steps and, the last, of all others."""
         self._streams, self._timed = streams, timed
         stream_of = streams_of_actors(program)
         self._opened = {
             stream: streams.open(program.streams[stream].name)
             for stream in dict.fromkeys(stream_of[actor] for actor in self.launches)
         }
-        back = (one.steps_ago for step in found for act in step for one in (*act.by_host, *act.by_stream))
+        back = (one.steps_ago for step in self.waits for act in step for one in (*act.by_host, *act.by_stream))
         self.laps = 1 + max(back, default=0)
         """An event is recorded anew when its act is issued again so many steps later."""
         self._ends = [[streams.event(timed=timed) for _ in range(self.laps)] for _ in self.launches]
@@ -132,14 +130,16 @@ class Issuer:
         return self._streams.use(self._opened[act.stream])
 
     def ended(self) -> Iterator[IssuedAct]:
-        """The acts that the device has done since it was last asked. After the last, the host may use everything."""
+        """The acts that the device has done since it was last asked."""
         for issued in self._issued.values():
             while issued and self._streams.query(issued[0].end):
                 self._in_flight -= 1
-                if not (self._left or self._in_flight):
-                    for last in self._last.values():
-                        self._streams.synchronize(last)
                 yield issued.popleft()
+
+    def join(self) -> None:
+        """Let the host use everything: all acts are done."""
+        for last in self._last.values():
+            self._streams.synchronize(last)
 
     def oldest(self) -> Act | None:
         """Of the acts that are not done, the one that was issued first; None where all are."""

@@ -165,6 +165,8 @@ class Worker:
             # What is not finite is the graph's business: its verdict on the step, and the loss that it reports.
             with np.errstate(over="ignore", invalid="ignore"):
                 self._drive()
+                if self.issuer is not None:
+                    self.issuer.join()
         except (RankFault, PeerError, EnvironmentLacks):
             self.transport.abort()
             raise

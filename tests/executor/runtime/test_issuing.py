@@ -122,6 +122,7 @@ def test_after_the_last_act_the_host_may_use_everything() -> None:
     for mark in streams.marks:
         mark.passed = True
     assert len(list(issuer.ended())) == 4
+    issuer.join()
     assert streams.given[-2:] == ["host knows s1", "host knows t1"]
 
 
