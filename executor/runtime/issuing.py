@@ -118,7 +118,7 @@ class Issuer:
             if begin is not None:
                 streams.record(begin, stream)
             run()
-        streams.record(end, stream)
+            streams.record(end, stream)
         self._last[act.stream] = end
         self._issued[act.stream].append(IssuedAct(act, issued_ns, begin, end))
         self._in_flight += 1

@@ -27,7 +27,7 @@ class DeviceStreams(Protocol):
         ...
 
     def record(self, event: Event, stream: Stream) -> None:
-        """Put an event behind all that the stream has been given; its earlier place is forgotten."""
+        """Put an event behind all that the stream, the current one, has been given; its earlier place is forgotten."""
         ...
 
     def wait(self, stream: Stream, event: Event) -> None:

@@ -7,12 +7,11 @@ from types import ModuleType
 import numpy as np
 
 from executor.runtime.kernels.cupy_streams import CupyStreams
-from executor.runtime.kernels.gpu.loader import LoadedKernels
-from executor.runtime.kernels.gpu.table import launches_of
+from executor.runtime.kernels.gpu.device import open_acts
+from executor.runtime.kernels.gpu.launch import address_of
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
-from strategy.graph.ops.half_precision import run_act
 
 _INSTALL = "install the extra `sbplan[gpu]`, or use --backend numpy"
 
@@ -33,27 +32,26 @@ class CupyKernels:
 
     host = False
 
-    def __init__(self, device: int = 0) -> None:
+    def __init__(self, device: int = 0, *, tf32: bool = False) -> None:
         self.xp = _import_cupy()
         count = self.xp.cuda.runtime.getDeviceCount()
         if device >= count:
             raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; start fewer ranks per node")
         self.xp.cuda.Device(device).use()
-        self._loaded = LoadedKernels(self.xp)
-        self.streams = CupyStreams(self.xp)
+        self._acts = open_acts(self.xp, tf32=tf32)
+        self.streams = CupyStreams(self.xp, self._acts.flush)
 
     def wait(self) -> None:
         """Wait for the current stream."""
+        self._acts.flush()
         self.xp.cuda.get_current_stream().synchronize()
 
     def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op, by kernels of ours where there are some, else by CuPy's."""
-        launches = launches_of(definition.kind, call)
-        if launches is None:
-            run_act(definition, call)
-        else:
-            for launch in launches:
-                self._loaded.launch(launch)
+        """Run one act of an op, by kernels of its own where there are some, else by CuPy's.
+
+        Updates that follow one another are run together, before anything else is run, copied or recorded.
+        """
+        self._acts.run(definition, call)
 
     def address(self, array: Array) -> int:
         """Where an array begins in the GPU's memory."""
@@ -66,14 +64,15 @@ class CupyKernels:
 
     def download(self, array: Array, host: HostArray) -> None:
         """Copy from the GPU; at the speed of the bus where the host's memory is pinned."""
-        self._copy(host.ctypes.data, array.data.ptr, array.nbytes, _DEVICE_TO_HOST)
+        self._copy(address_of(host), address_of(array), array.nbytes, _DEVICE_TO_HOST)
 
     def upload(self, host: HostArray, array: Array) -> None:
         """Copy to the GPU; at the speed of the bus where the host's memory is pinned."""
-        self._copy(array.data.ptr, host.ctypes.data, array.nbytes, _HOST_TO_DEVICE)
+        self._copy(address_of(array), address_of(host), array.nbytes, _HOST_TO_DEVICE)
 
     def _copy(self, target: int, source: int, nbytes: int, kind: int) -> None:
         """Both sides lie together in memory, as blocks of registers do."""
+        self._acts.flush()
         cuda = self.xp.cuda
         cuda.runtime.memcpyAsync(target, source, nbytes, kind, cuda.get_current_stream().ptr)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
 
@@ -10,10 +11,13 @@ from executor.runtime.streams import Event, Stream
 
 
 class CupyStreams:
-    """Those of the device that is current for the thread that makes this object, which is the one that uses them."""
+    """Those of the device that is current for the thread that makes this object, which is the one that uses them.
 
-    def __init__(self, xp: ModuleType) -> None:
-        self._cuda = xp.cuda
+    `flush` issues to the current stream what kernels have put off, before an event is recorded there.
+    """
+
+    def __init__(self, xp: ModuleType, flush: Callable[[], None]) -> None:
+        self._cuda, self._flush = xp.cuda, flush
         self._zero: Event = None
         self._zero_ns = 0
 
@@ -37,6 +41,7 @@ class CupyStreams:
 
     def record(self, event: Event, stream: Stream) -> None:
         """Put an event behind what the stream has."""
+        self._flush()
         event.record(stream)
 
     def wait(self, stream: Stream, event: Event) -> None:

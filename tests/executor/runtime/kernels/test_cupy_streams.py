@@ -34,7 +34,7 @@ def streams() -> CupyStreams:
         get_current_stream=lambda: "null",
         get_elapsed_time=lambda begin, end: 1.5,
     )
-    return CupyStreams(SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    return CupyStreams(SimpleNamespace(cuda=cuda), lambda: None)  # type: ignore[arg-type]
 
 
 def test_streams_do_not_wait_for_the_null_stream() -> None:
