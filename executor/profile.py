@@ -92,7 +92,12 @@ def time_op(sample: OpSample, kernels: Kernels, *, vocabulary: int) -> list[floa
         workspace=Workspace(kernels.xp),
         first_of_piece=False,
     )
-    return _seconds(lambda: kernels.run(definition, call))
+
+    def act() -> None:
+        kernels.run(definition, call)
+        kernels.wait()
+
+    return _seconds(act)
 
 
 def _box(spec: TensorSpec) -> Box:

@@ -19,6 +19,7 @@ from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
 from executor.runtime.finiteness import NonFinite, is_finite
 from executor.runtime.initialize import given_piece, initial_piece
+from executor.runtime.issuing import AHEAD
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.transport.base import Transport
 from executor.runtime.worker import Hooks, Worker
@@ -76,6 +77,7 @@ class Trainer:
         on_wait: called when nothing has happened on this rank for a second, with what it waits for.
         stall_s: seconds after which that is a failure.
         record: whether to keep a record per act.
+        ahead: acts that the host may be ahead of a device with streams.
 
     Raises:
         InputError: the checkpoint is of another model, seed or text.
@@ -96,6 +98,7 @@ class Trainer:
         on_wait: Callable[[str], None] | None = None,
         stall_s: float = 60.0,
         record: bool = False,
+        ahead: int = AHEAD,
     ) -> None:
         self.plan = plan
         self.program = program_of(plan) if program is None else program
@@ -128,6 +131,7 @@ class Trainer:
             stall_s=stall_s,
             record=record,
             hold_updates=not plan.training.skips,
+            ahead=ahead,
         )
         reader = None if checkpoint is None else Reader(checkpoint)
         for value, box in self._variables():

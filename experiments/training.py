@@ -17,9 +17,10 @@ from executor.checkpoint.manifest import MANIFEST
 from executor.data.text import read_corpus, standard_library
 from executor.runtime.clocks import ClockReading
 from executor.runtime.kernels.base import open_kernels
-from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.base import Transport, lanes_of
 from executor.runtime.transport.mpi import MpiTransport
-from executor.supervision.environment import run_folder
+from executor.runtime.transport.nccl import over_nccl
+from executor.supervision.environment import find_rank, run_folder
 from executor.supervision.failure import write_actors
 from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from executor.supervision.watchdog import Limits
@@ -64,7 +65,8 @@ def train(args: argparse.Namespace) -> int:
     problems = broadcast(comm, verified if isinstance(verified, list) else [])
     if problems:
         raise PlanError(problems[0], where=str(args.plan))
-    kernels = open_kernels(args.backend)
+    found = find_rank()
+    kernels = open_kernels(args.backend, device=0 if found is None else found.local_rank)
     if args.data is not None and not reads_text(plan):
         raise InputError("the model is not trained on text", where=f"--data {args.data}", hint="leave it out")
     weights = _find_weights(args.init, plan, resume=args.resume)
@@ -80,7 +82,9 @@ def train(args: argparse.Namespace) -> int:
     )
     made = verified.program if isinstance(verified, Admitted) else None
     program = program_of(plan) if made is None or made.alike else made
-    transport = MpiTransport(comm, lanes_of(program))
+    transport: Transport = MpiTransport(comm, lanes_of(program))
+    if args.backend == "cupy":
+        transport = over_nccl(transport, program)
     folder = run_folder()
     run = None
     if comm.rank == 0:

@@ -14,8 +14,9 @@ from executor.frontend.traced import TracedGraph, mapped
 from executor.frontend.world import World
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.kernels.numpy import NumpyKernels
+from executor.runtime.step_reports import Reports
 from executor.runtime.transport.base import lanes_of
-from executor.runtime.worker import Hooks, Reports, Worker
+from executor.runtime.worker import Hooks, Worker
 from strategy.base.errors import InputError, present
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Role

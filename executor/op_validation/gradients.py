@@ -114,6 +114,7 @@ def _run(graph: Graph, op: Op, values: dict[str, Array], kernels: Kernels) -> li
         array = piece.dense() if isinstance(piece, Rows) else piece
         found.append(np.empty(array.shape, array.dtype))
         kernels.download(array, found[-1])
+        kernels.wait()
     return found
 
 

@@ -220,5 +220,6 @@ class OneRank:
             array = piece.dense() if isinstance(piece, Rows) else piece
             host = np.empty(array.shape, array.dtype)
             self._kernels.download(array, host)
+            self._kernels.wait()
             found.append(host)
         return tuple(found)

@@ -3,11 +3,16 @@
 Bound once per actor and choice of blocks, so that an act itself builds nothing and searches nothing. The callable
 takes the number of the act. It returns None when the act is over with it, and otherwise the requests to wait for,
 one after the other.
+
+On a device with streams an act is over when all that it does is ordered on the current stream, the acts of the host
+aside: ops of which the host computes the result, all that touches ragged rows, whose count the host reads, and, where
+the transport moves arrays of the host alone, movements between ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +26,7 @@ from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTra
 from strategy.base.errors import PlanError
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
+from strategy.graph.ops.half_precision import run_act
 from strategy.graph.ops.traits import Movement
 from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask, neighbours
 from strategy.program.protocol import rendezvous_members
@@ -61,6 +67,7 @@ class ActBinder:
         self._load = load
         self.updates = HeldUpdates() if hold_updates and kernels.host else None
         self._members = rendezvous_members(program)
+        self._loads: dict[int, list[list[HostArray]]] = {}
         self._workspaces = [Workspace(kernels.xp) for _ in program.actors]
         self._staging = [Workspace(np) for _ in program.actors]
 
@@ -69,6 +76,27 @@ class ActBinder:
         """Bytes of the scratch arrays of ops and of movements so far, which no plan counts."""
         workspaces = (*self._workspaces, *self._staging)
         return sum(int(array.nbytes) for workspace in workspaces for array in workspace.arrays.values())
+
+    def is_host(self, index: int) -> bool:
+        """Whether the host is the actor itself: a device with streams is not enough for its acts."""
+        actor = self._program.actors[index]
+        if any(self._program.registers[port.register].ragged is not None for port in (*actor.reads, *actor.writes)):
+            return not isinstance(actor.task, OpTask) or not actor.task.idle
+        match actor.task:
+            case OpTask() as task:
+                return not task.idle and self._graph.on_host(self._graph.by_name[task.op])
+            case LoadTask():
+                return False
+        return actor.rendezvous is not None and not self._transport.in_stream_order
+
+    def touches_device(self, index: int) -> bool:
+        """Whether an actor uses memory of the device."""
+        actor, registers = self._program.actors[index], self._program.registers
+        return any(registers[port.register].space is Space.DEVICE for port in (*actor.reads, *actor.writes))
+
+    def buffers(self, index: int) -> int:
+        """How many buffers the host fills for an actor in turn; none but for loaders."""
+        return _LOAD_BUFFERS if isinstance(self._program.actors[index].task, LoadTask) else 0
 
     def bind(self, index: int, read_blocks: Sequence[int], write_blocks: Sequence[int]) -> Run:
         """The act of an actor that uses these blocks of its registers."""
@@ -79,7 +107,7 @@ class ActBinder:
             case OpTask() as task:
                 return self._op(index, actor, task, reads + writes)
             case LoadTask() as task:
-                return self._loader(task, writes)
+                return self._loader(index, task, writes)
             case BoxingTask() as task if len(actor.reads) > 1:
                 return self._bucket(index, actor, task, reads)
             case BoxingTask() | TransferTask() as task:
@@ -110,7 +138,7 @@ class ActBinder:
             workspace=(self._staging if on_host else self._workspaces)[index],
         )
         acts_per_piece = max((port.acts_per_piece for port in actor.writes), default=1)
-        kernel = self._kernels.run
+        kernel = run_act if on_host and not self._kernels.host else self._kernels.run
 
         def act(number: int) -> None:
             call.number = number
@@ -131,24 +159,32 @@ class ActBinder:
 
         return act
 
-    def _loader(self, task: LoadTask, arrays: Sequence[Array]) -> Run:
+    def _loader(self, index: int, task: LoadTask, arrays: Sequence[Array]) -> Run:
         load, upload = self._load, self._kernels.upload
-        staged = arrays if self._kernels.host else [self._kernels.host_like(array) for array in arrays]
+        buffers = [arrays] if self._kernels.host else self._load_buffers(index, arrays)
         absent = [
-            (array, neutral_element(array.dtype, task.absent[name]))
-            for name, array in zip(task.inputs, staged, strict=True)
+            (position, neutral_element(array.dtype, task.absent[name]))
+            for position, (name, array) in enumerate(zip(task.inputs, arrays, strict=True))
             if name in task.absent
         ]
 
         def act(number: int) -> None:
-            load(task, number, staged)
-            for array, neutral in absent:
-                array.fill(neutral)
-            if staged is not arrays:
-                for host, array in zip(staged, arrays, strict=True):
+            filled = buffers[number % len(buffers)]
+            load(task, number, filled)
+            for position, neutral in absent:
+                filled[position].fill(neutral)
+            if filled is not arrays:
+                for host, array in zip(filled, arrays, strict=True):
                     upload(host, array)
 
         return act
+
+    def _load_buffers(self, index: int, arrays: Sequence[Array]) -> list[list[HostArray]]:
+        """Memory of the host in which batches lie until the device has taken them; the same for all blocks."""
+        if index not in self._loads:
+            like = self._kernels.host_like
+            self._loads[index] = [[like(array) for array in arrays] for _ in range(_LOAD_BUFFERS)]
+        return self._loads[index]
 
     def _boxing(
         self,
@@ -158,8 +194,9 @@ class ActBinder:
         reads: Sequence[Array],
         writes: Sequence[Array],
     ) -> Run:
-        sources = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in reads]
-        targets = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in writes]
+        at = self._at(index)
+        sources = [at.like(piece) for piece in reads]
+        targets = [at.like(piece) for piece in writes]
         start = prepare(
             actor.kind,
             task,
@@ -168,48 +205,97 @@ class ActBinder:
             self._transport,
             sources[0] if sources else None,
             targets[0] if targets else None,
-            self._staging[index],
+            at.scratch,
         )
-        downloads = [(memory(a), memory(b)) for a, b in zip(reads, sources, strict=True) if a is not b]
-        uploads = [(memory(a), memory(b)) for a, b in zip(targets, writes, strict=True) if a is not b]
-        if downloads or uploads:
-            start = _staged(self._kernels, start, downloads, uploads)
+        before = [pair for pair in zip(reads, sources, strict=True) if pair[0] is not pair[1]]
+        after = [pair for pair in zip(targets, writes, strict=True) if pair[0] is not pair[1]]
+        if before or after:
+            start = at.staged(start, before, after)
         return lambda number: start()
 
     def _bucket(self, index: int, actor: Actor, task: BoxingTask, reads: Sequence[Array]) -> Run:
-        """The registers of a row as one array; those that do not lie so are packed for it, in the host's memory."""
+        """The registers of a row as one array; those that do not lie so are packed for it."""
         rows = [[self._registers.joined(row)] for row in neighbours(actor)]
         if not task.members:
             return self._boxing(index, actor, task, *rows)
-        sources = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in reads]
-        downloads = [(a, b) for a, b in zip(reads, sources, strict=True) if a is not b]
+        at = self._at(index)
+        sources = [at.like(piece) for piece in reads]
+        before = [pair for pair in zip(reads, sources, strict=True) if pair[0] is not pair[1]]
         me = task.group.index(self._rank)
         ((_, size),) = task.source_boxes[me]
-        packed = self._staging[index].get("packed", (size,), sources[0].dtype)
-        run, copies, at = self._boxing(index, actor, task, [packed], *rows), [], 0
+        packed = at.scratch.get("packed", (size,), sources[0].dtype)
+        run, copies, begin = self._boxing(index, actor, task, [packed], *rows), [], 0
         for rank in range(len(task.group)):
             for member, source in zip(task.members, sources, strict=True):
                 piece = piece_of(source, member.target_boxes[rank], member.source_boxes[me])
-                copies.append((packed[at : at + piece.size].reshape(piece.shape), piece))
-                at += piece.size
+                copies.append((packed[begin : begin + piece.size].reshape(piece.shape), piece))
+                begin += piece.size
 
         def act(number: int) -> Requests | None:
-            for array, host in downloads:
-                self._kernels.download(array, host)
+            at.move(before)
             for into, piece in copies:
-                np.copyto(into, piece)
+                at.scratch.xp.copyto(into, piece)
             return run(number)
 
         return act
 
+    def _at(self, index: int) -> _Place:
+        """Where the pieces of a boxing act have to be."""
+        on_device = self._kernels.streams is not None and not self.is_host(index)
+        return _Place(self._kernels, (self._workspaces if on_device else self._staging)[index], on_device)
+
     def _meet(self, rendezvous: int) -> Run:
         """Members without a task meet by one byte from each to each."""
         group: Group = tuple(self._program.actors[member].rank for member in self._members[rendezvous])
-        me = group.index(self._rank)
-        send = Parcel(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
-        receive = Parcel(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
+        me, xp = group.index(self._rank), self._kernels.xp if self._transport.in_stream_order else np
+        send = Parcel(None if i == me else xp.zeros(1, "uint8") for i in range(len(group)))
+        receive = Parcel(None if i == me else xp.zeros(1, "uint8") for i in range(len(group)))
         exchange = self._transport.exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
+
+
+_LOAD_BUFFERS = 2
+"""Of a loader, where the device has memory of its own: the host fills one while the device takes the other."""
+
+_Moves = Sequence[tuple[Array, Array]]
+"""(from, to) pairs, of which one is in the host's memory and the other on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The memory, `on_device` or of the host, that a boxing act works in; what lies elsewhere is copied."""
+
+    kernels: Kernels
+    scratch: Workspace
+    on_device: bool
+
+    def like(self, piece: Array) -> Array:
+        """A piece if it is here, else memory for it."""
+        if _in_host(piece) is not self.on_device:
+            return piece
+        if self.on_device:
+            return self.kernels.xp.empty(piece.shape, piece.dtype)
+        return host_piece(self.kernels, piece)
+
+    def move(self, pieces: _Moves) -> None:
+        """Copy between host and device; the host's own acts wait for it."""
+        for source, target in pieces:
+            if _in_host(source):
+                self.kernels.upload(memory(source), memory(target))
+            else:
+                self.kernels.download(memory(source), memory(target))
+        if pieces and not self.on_device:
+            self.kernels.wait()
+
+    def staged(self, start: Start, before: _Moves, after: _Moves) -> Start:
+        """A boxing act with copies before and after it."""
+
+        def act() -> Requests:
+            self.move(before)
+            yield from start()
+            self.move(after)
+
+        return act
 
 
 def host_piece(kernels: Kernels, piece: Array) -> Array:
@@ -235,21 +321,3 @@ def _nothing(number: int) -> None:
 
 def _one(request: PendingTransfer) -> Iterator[PendingTransfer]:
     yield request
-
-
-def _staged(
-    kernels: Kernels,
-    start: Start,
-    downloads: Sequence[tuple[Array, HostArray]],
-    uploads: Sequence[tuple[HostArray, Array]],
-) -> Start:
-    """A boxing act between device arrays, by way of host arrays."""
-
-    def act() -> Requests:
-        for array, host in downloads:
-            kernels.download(array, host)
-        yield from start()
-        for host, array in uploads:
-            kernels.upload(host, array)
-
-    return act

@@ -28,11 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from executor.runtime.hierarchical import TWO_LEVELS
 from executor.runtime.neutral import neutral_element
-from executor.runtime.pieces import Copies, Cuts, Part, Requests, Start, combine, cut, piece_of, terms_of
+from executor.runtime.pieces import Copies, Cuts, Part, Requests, Start, cut, piece_of, terms_of
 from executor.runtime.ragged import prepare_rows
 from executor.runtime.transport.base import HostArray, Parcel, Transport
 from strategy.base.errors import InternalError, present
@@ -78,7 +76,7 @@ def _copy(part: Part) -> Start:
     """From one memory of the rank to its other."""
 
     def act() -> Requests:
-        np.copyto(part.target, part.source)
+        part.xp.copyto(part.target, part.source)
         return iter(())
 
     return act
@@ -102,7 +100,7 @@ def _slice(part: Part) -> Start:
         if not fills:
             part.target.fill(neutral)
         if keeps:
-            np.copyto(place, piece)
+            part.xp.copyto(place, piece)
         return iter(())
 
     return act
@@ -119,7 +117,7 @@ def _all_reduce(part: Part) -> Start:
 
     def act() -> Requests:
         yield part.exchange(send, terms[0])
-        combine(terms[1], sums[part.me], part.task.reduce)
+        part.combine(terms[1], sums[part.me])
         yield part.all_gather(sums[part.me], gathered)
 
     return act
@@ -133,7 +131,7 @@ def _reduce_scatter(part: Part) -> Start:
     def act() -> Requests:
         send.pack()
         yield part.exchange(send.flat, terms[0])
-        combine(terms[1], part.target, part.task.reduce)
+        part.combine(terms[1], part.target)
 
     return act
 
@@ -147,7 +145,7 @@ def _all_gather(part: Part) -> Start:
 
     def act() -> Requests:
         if in_place:
-            np.copyto(place, part.source)
+            part.xp.copyto(place, part.source)
         yield part.all_gather(own, receive.flat)
         receive.unpack()
 
@@ -164,7 +162,7 @@ def _all_to_all(part: Part) -> Start:
         send.pack()
         request = part.exchange(send.flat, receive.flat)
         if kept is not None:
-            np.copyto(piece_of(part.target, kept, part.goal), piece_of(part.source, kept, part.frame))
+            part.xp.copyto(piece_of(part.target, kept, part.goal), piece_of(part.source, kept, part.frame))
         yield request
         receive.unpack()
 
@@ -195,7 +193,7 @@ def _transfer(
     leaving = [m for m in task.messages if m.source == rank and m.target != rank]
     coming = [m for m in task.messages if m.target == rank and m.source != rank]
     staying = [m.box for m in task.messages if m.source == m.target == rank]
-    nothing = Cuts(Parcel(), [])
+    nothing = Cuts(Parcel(), [], scratch.xp)
     send, receive = nothing, nothing
     if source is not None:
         send = cut(source, task.source_boxes[rank], [m.box for m in leaving], scratch, "send")
@@ -211,7 +209,7 @@ def _transfer(
         requests = [transport.receive(m.source, number, _full(a)) for m, a in zip(coming, receive.flat, strict=True)]
         requests += [transport.send(m.target, number, _full(a)) for m, a in zip(leaving, send.flat, strict=True)]
         for into, piece in kept:
-            np.copyto(into, piece)
+            scratch.xp.copyto(into, piece)
         yield from requests
         receive.unpack()
 

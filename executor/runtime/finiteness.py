@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from executor.runtime.registers import Registers
+from executor.runtime.transport.base import HostArray
 from strategy.graph.ops.base import Call
 from strategy.program.program import ActKind, Program
 from strategy.program.protocol import Act
-from strategy.sbp.ragged import Rows
 
 
 class HeldUpdates:
@@ -53,12 +52,15 @@ class NonFinite:
 
 
 class FinitenessProbe:
-    """Looks at what the acts of one rank write; `found` is the first that is not finite."""
+    """Looks at what the acts of one rank write; `found` is the first that is not finite.
 
-    def __init__(self, program: Program, registers: Registers) -> None:
+    `read` gives a block of a register as an array of the host.
+    """
+
+    def __init__(self, program: Program, read: Callable[[int, int], HostArray]) -> None:
         self.found: NonFinite | None = None
         self._program = program
-        self._registers = registers
+        self._read = read
 
     def __call__(self, act: Act) -> None:
         """Look at what an act has written, unless something is found already."""
@@ -66,9 +68,7 @@ class FinitenessProbe:
         if self.found is not None or actor.kind is ActKind.SLICE:  # that writes neutral elements, such as -inf
             return
         for port, block in zip(actor.writes, act.write_blocks, strict=True):
-            piece = self._registers.block(port.register, block)
-            array = piece.rows if isinstance(piece, Rows) else piece
-            what = _what_is_not_finite(np.asarray(array))
+            what = _what_is_not_finite(self._read(port.register, block))
             if what:
                 self.found = NonFinite(time.perf_counter_ns(), act.actor, act.number, what)
                 return

@@ -10,9 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from executor.runtime.pieces import Copies, Part, Requests, Start, combine, piece_of, terms_of
+from executor.runtime.pieces import Copies, Part, Requests, Start, piece_of, terms_of
 from executor.runtime.transport.base import HostArray
 from strategy.comm.hierarchical import box_size, counterparts, position_in
 from strategy.program.program import ActKind
@@ -57,10 +55,10 @@ def _two_level_all_reduce(part: Part) -> Start:
 
     def act() -> Requests:
         yield part.exchange(inside, terms[0])
-        combine(terms[1], piece, part.task.reduce)
-        np.copyto(own, total)
+        part.combine(terms[1], piece)
+        part.xp.copyto(own, total)
         yield part.exchange(between, sums[0])
-        combine(sums[1], total, part.task.reduce)
+        part.combine(sums[1], total)
         yield part.exchange(totals, between)
         yield part.exchange(whole, gathered)
 
@@ -81,11 +79,11 @@ def _two_level_reduce_scatter(part: Part) -> Start:
     def act() -> Requests:
         for _, copies in bundles:
             for piece, place in copies:
-                np.copyto(place, piece)
+                part.xp.copyto(place, piece)
         yield part.exchange(inside, terms[0])
-        combine(terms[1], combined, task.reduce)
+        part.combine(terms[1], combined)
         yield part.exchange(between, sums[0])
-        combine(sums[1], part.target, task.reduce)
+        part.combine(sums[1], part.target)
 
     return act
 
@@ -101,12 +99,12 @@ def _two_level_all_gather(part: Part) -> Start:
     bundled = part.spread(at.mates, [memory] * len(bundles)), part.spread(at.mates, [memory for memory, _ in bundles])
 
     def act() -> Requests:
-        np.copyto(sections[at.node], part.source)
+        part.xp.copyto(sections[at.node], part.source)
         yield part.exchange(leaving, coming)
         yield part.exchange(*bundled)
         for _, copies in bundles:
             for piece, place in copies:
-                np.copyto(piece, place)
+                part.xp.copyto(piece, place)
 
     return act
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from executor.runtime.transport.base import HostArray, Parcel, PendingTransfer, Transport
-from strategy.graph.ops.base import Workspace
+from strategy.graph.ops.base import ArrayModule, Workspace
 from strategy.program.program import BoxingTask
 from strategy.sbp.sbp import Reduce
 from strategy.sbp.tensor import Box, within
@@ -18,7 +16,12 @@ Requests = Iterator[PendingTransfer]
 Start = Callable[[], Requests]
 """Begins an act; the iterator's end is the end of the act."""
 
-_COMBINE = {Reduce.SUM: np.add, Reduce.MIN: np.minimum, Reduce.MAX: np.maximum}
+_COMBINE: Mapping[Reduce, Callable[[ArrayModule], Callable[..., Any]]] = {
+    Reduce.SUM: lambda xp: xp.add,
+    Reduce.MIN: lambda xp: xp.minimum,
+    Reduce.MAX: lambda xp: xp.maximum,
+}
+"""What combines two arrays of a module."""
 
 _Piece = TypeVar("_Piece")
 
@@ -36,16 +39,17 @@ class Cuts:
 
     flat: Parcel
     copies: Copies
+    xp: ArrayModule
 
     def pack(self) -> None:
         """Fill the scratch from the array."""
         for cut, scratch in self.copies:
-            np.copyto(scratch, cut)
+            self.xp.copyto(scratch, cut)
 
     def unpack(self) -> None:
         """Fill the array from the scratch."""
         for cut, scratch in self.copies:
-            np.copyto(cut, scratch)
+            self.xp.copyto(cut, scratch)
 
 
 def piece_of(array: HostArray, piece: Box, frame: Box) -> HostArray:
@@ -65,7 +69,7 @@ def cut(array: HostArray, frame: Box, pieces: Sequence[Box | None], scratch: Wor
             copies.append((view, scratch.get(f"{name}.{index}", view.shape, view.dtype)))
             view = copies[-1][1]
         flat.append(view)
-    return Cuts(Parcel(flat), copies)
+    return Cuts(Parcel(flat), copies, scratch.xp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,21 @@ class Part:
     source: HostArray
     target: HostArray
     scratch: Workspace
+
+    @property
+    def xp(self) -> ArrayModule:
+        """The array module of `source` and `target`."""
+        return self.scratch.xp
+
+    def combine(self, terms: Sequence[HostArray], into: HostArray) -> None:
+        """Reduce in rank order: ((term 0 + term 1) + term 2) + ..."""
+        if len(terms) == 1:
+            self.xp.copyto(into, terms[0])
+            return
+        add = _COMBINE[self.task.reduce](self.xp)
+        add(terms[0], terms[1], out=into)
+        for term in terms[2:]:
+            add(into, term, out=into)
 
     @property
     def frame(self) -> Box:
@@ -114,14 +133,3 @@ def terms_of(
     """Where the terms of the own piece from other positions of the group arrive, and all the terms in their order."""
     terms = [own if i == part.me else part.scratch.get(f"{name}.{i}", own.shape, own.dtype) for i in positions]
     return part.spread(positions, terms), terms
-
-
-def combine(terms: Sequence[HostArray], into: HostArray, reduce: Reduce) -> None:
-    """Reduce in rank order: ((term 0 + term 1) + term 2) + ..."""
-    add = _COMBINE[reduce]
-    if len(terms) == 1:
-        np.copyto(into, terms[0])
-        return
-    add(terms[0], terms[1], out=into)
-    for term in terms[2:]:
-        add(into, term, out=into)

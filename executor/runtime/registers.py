@@ -1,7 +1,7 @@
 """Registers of one rank: the memory behind them, one array (or `Rows`) per block, allocated once and never moved.
 
-The program says where every block lies (`strategy.lowering.memory`): in the pool of the rank, which is one allocation,
-or, where it is state, in one of its own. Nothing else is allocated here.
+The program says where every block lies (`strategy.lowering.memory`): in the pool of the rank, or, where it is state,
+behind it. In each memory, all of it is one allocation, and nothing else is allocated here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from executor.runtime.kernels.base import Kernels
-from strategy.base.errors import InternalError, PlanError, did_you_mean
+from strategy.base.errors import EnvironmentLacks, InternalError, PlanError, did_you_mean
 from strategy.graph.ops.base import Array
-from strategy.lowering.memory import ALIGNMENT, aligned, pool_nbytes
+from strategy.lowering.memory import aligned, pool_nbytes, state_nbytes
 from strategy.program.program import Program, Register
 from strategy.sbp.placement import Space
 from strategy.sbp.ragged import Rows
@@ -38,9 +38,14 @@ class Registers:
         self._allocated = {
             space: pool_nbytes([register for register in mine if register.space is space]) for space in Space
         }
-        self._pools = pools = {
-            space: _allocated(nbytes, kernels, space, zero=False) for space, nbytes in self._allocated.items()
+        own = {
+            space: state_nbytes([r for r in mine if r.space is space and r.name not in (shared or {})])
+            for space in Space
         }
+        begin_of_state = dict(self._allocated)
+        self._allocated = {space: nbytes + own[space] for space, nbytes in self._allocated.items()}
+        arenas = {space: self._arena(space, kernels) for space in Space}
+        self._pools = pools = {space: arenas[space][:nbytes] for space, nbytes in begin_of_state.items()}
         for index, register in enumerate(program.registers):
             if register.rank != rank:
                 self._blocks.append(())
@@ -52,15 +57,37 @@ class Registers:
             if given is not None:
                 self._blocks.append((_checked(given, register),))
             elif register.initial:
-                nbytes = aligned(register.block_nbytes)
-                own = [_allocated(nbytes, kernels, register.space, zero=True) for _ in range(register.blocks)]
-                self._blocks.append(tuple(_shaped(array, register, kernels) for array in own))
-                self._allocated[register.space] += nbytes * register.blocks
+                nbytes, begin = aligned(register.block_nbytes), begin_of_state[register.space]
+                begin_of_state[register.space] += nbytes * register.blocks
+                begins = [begin + block * nbytes for block in range(register.blocks)]
+                places = [arenas[register.space][at : at + nbytes] for at in begins]
+                for place in places:
+                    place.fill(0)
+                self._blocks.append(tuple(_shaped(place, register, kernels) for place in places))
             else:
                 if len(register.offsets) != register.blocks:
                     raise InternalError(f"{register.name} has no place in memory")
                 pool = pools[register.space]
                 self._blocks.append(tuple(_shaped(pool[offset:], register, kernels) for offset in register.offsets))
+
+    def _arena(self, space: Space, kernels: Kernels) -> Array:
+        """All of the rank's memory in one place.
+
+        Raises:
+            EnvironmentLacks: there is not so much left, and what most of it is for.
+        """
+        nbytes = self._allocated[space]
+        try:
+            return _allocated(nbytes, kernels, space)
+        except MemoryError as error:
+            mine = [(i, r) for i, r in enumerate(self._program.registers) if (r.rank, r.space) == (self.rank, space)]
+            index, largest = max(mine, key=lambda pair: pair[1].nbytes)
+            writers = (a.name for a in self._program.actors if any(port.register == index for port in a.writes))
+            raise EnvironmentLacks(
+                f"rank {self.rank}: the plan needs {nbytes} bytes of the {space}'s memory for registers, and there are "
+                f"not so many left ({error}); the largest register is {largest.name}, {largest.nbytes} bytes, written "
+                f"by {next(writers, 'nobody')}; search with a lower memory limit, or free the memory that others hold"
+            ) from error
 
     @property
     def nbytes(self) -> int:
@@ -114,16 +141,18 @@ def _checked(array: Array, register: Register) -> Array:
     return array
 
 
-def _allocated(nbytes: int, kernels: Kernels, space: Space, *, zero: bool) -> Array:
-    """Bytes that begin on a cache line; the allocator gives what it takes to find one."""
+_BASE_ALIGNMENT = 256
+"""Of all memory of a rank: that of CUDA's allocations, and a multiple of that of blocks."""
+
+
+def _allocated(nbytes: int, kernels: Kernels, space: Space) -> Array:
+    """Bytes that begin at a multiple of `_BASE_ALIGNMENT`; the allocator gives what it takes to find one."""
     if space is Space.HOST:
-        raw: Array = kernels.host_like(np.empty(nbytes + ALIGNMENT, np.uint8))
-        begin = -int(raw.__array_interface__["data"][0]) % ALIGNMENT
+        raw: Array = kernels.host_like(np.empty(nbytes + _BASE_ALIGNMENT, np.uint8))
+        begin = -int(raw.__array_interface__["data"][0]) % _BASE_ALIGNMENT
     else:
-        raw = kernels.xp.empty(nbytes + ALIGNMENT, "uint8")
-        begin = -kernels.address(raw) % ALIGNMENT
-    if zero:
-        raw.fill(0)
+        raw = kernels.xp.empty(nbytes + _BASE_ALIGNMENT, "uint8")
+        begin = -kernels.address(raw) % _BASE_ALIGNMENT
     return raw[begin : begin + nbytes]
 
 

@@ -3,6 +3,9 @@
 Compute runs inline, one act at a time. Movements between ranks are started and polled in between, so a rank has as
 many of them under way as it has communication streams. Of several streams that could go on, communication goes
 first, for others may wait for it; then static streams, in program order; then dynamic ones, by priority.
+
+On a device with streams acts are issued in the order of the rank's launch list instead, ahead of what the device has
+done (`executor.runtime.issuing`); it is the device that has several of them under way.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ import numpy as np
 
 from executor.runtime.acts import ActBinder, Load, Run, host_piece, memory
 from executor.runtime.finiteness import FinitenessProbe, NonFinite
+from executor.runtime.issuing import AHEAD, IssuedAct, Issuer
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.pieces import Requests
 from executor.runtime.registers import Registers
+from executor.runtime.step_reports import Reports, StepReports
 from executor.runtime.transport.base import HostArray, PeerError, PendingTransfer, Transport
-from strategy.base.errors import EnvironmentLacks, PlanError, RankFault, present
+from strategy.base.errors import EnvironmentLacks, InternalError, PlanError, RankFault, present
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Array, OpDef
 from strategy.program.program import Program
@@ -32,9 +37,6 @@ Record = tuple[int, int, int, tuple[int, ...], tuple[int, ...], int, int, int]
 That clock is the node's monotonic clock: records of the processes of a node compare. An act is *ready* when its
 credits suffice and its stream is idle; the wait until it starts is the host's.
 """
-
-Reports = Mapping[str, HostArray]
-"""Register name -> a copy of the last piece of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Worker:
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
         hold_updates: leave out the updates of a step whose gradients are not finite (see `finiteness`); on the host.
+        ahead: acts that the host may be ahead of a device with streams.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Worker:
         stall_s: float = 60.0,
         record: bool = True,
         hold_updates: bool = False,
+        ahead: int = AHEAD,
     ) -> None:
         self.program = program
         self.rank = rank
@@ -117,22 +121,28 @@ class Worker:
         self._hooks = hooks or Hooks()
         self._stall_ns = int(stall_s * 1e9)
         self._record = record
-        self._protocol = Protocol(program, steps=0, ranks=[rank])
         self._acts = ActBinder(
             program, graph, rank, self.registers, transport, kernels, registry, load, hold_updates=hold_updates
         )
+        mine = [index for index, actor in enumerate(program.actors) if actor.rank == rank]
+        host = [index for index in mine if kernels.streams is not None and self._acts.is_host(index)]
+        self.protocol = Protocol(program, steps=0, ranks=[rank], host=host)
+        self.issuer: Issuer | None = None
+        if kernels.streams is not None:
+            staged = {index: count for index in mine if (count := self._acts.buffers(index))}
+            self.issuer = Issuer(program, rank, kernels.streams, host=host, staged=staged, timed=record, ahead=ahead)
         self._probe: FinitenessProbe | None = None
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
         self._first_act = [first_step * acts for acts in self._acts_per_step]
-        self._order = _by_urgency(program, self._protocol.streams)
+        self._order = _by_urgency(program, self.protocol.streams)
         self._heads: list[int | None] = [None] * len(program.streams)
         self._ready_ns = [0] * len(program.streams)
         self._flights: list[_Flight] = []
         self._left: dict[int, int] = {}
-        self._acts_in_step = sum(self._acts_per_step[a] for s in self._protocol.streams for a in _actors(program, s))
-        self._reported = _producers(program, {self.registers.index(name): name for name in reports})
-        self._reports: dict[int, dict[str, HostArray]] = {}
+        self._acts_in_step = sum(self._acts_per_step[a] for s in self.protocol.streams for a in _actors(program, s))
+        steps_ahead = 1 if self.issuer is None else self.issuer.laps
+        self._reports = StepReports(program, self.registers, kernels, reports, steps_ahead)
         self._current = (0, 0)
 
     def run(self, *, steps: int) -> None:
@@ -142,24 +152,31 @@ class Worker:
             RankFault: an act failed, or nothing happened for `stall_s`: with actor and step.
             PeerError: another rank failed.
         """
-        first = self._protocol.steps
-        self._protocol.extend(steps)
+        first = self.protocol.steps
+        self.protocol.extend(steps)
         self._left.update((step, self._acts_in_step) for step in range(first, first + steps))
         if self._acts.updates is not None:
             self._acts.updates.held = False
-        self._look(self._protocol.streams, perf_counter_ns())
+        if self.issuer is not None:
+            self._bind_all()
+            self.issuer.extend(steps)
+        self._look(self.protocol.streams, perf_counter_ns())
         try:
             # What is not finite is the graph's business: its verdict on the step, and the loss that it reports.
             with np.errstate(over="ignore", invalid="ignore"):
                 self._drive()
+                if self.issuer is not None:
+                    self.issuer.join()
         except (RankFault, PeerError, EnvironmentLacks):
+            self.transport.abort()
             raise
         except Exception as error:
+            self.transport.abort()
             raise self._fault(*self._current, f"{type(error).__name__}: {error}") from error
 
     def count_from(self, step: int) -> None:
         """Count the acts to come as those of training step `step` and the following; between calls of `run`."""
-        self._first_act = [(step - self._protocol.steps) * acts for acts in self._acts_per_step]
+        self._first_act = [(step - self.protocol.steps) * acts for acts in self._acts_per_step]
 
     @property
     def held_updates(self) -> bool:
@@ -168,7 +185,7 @@ class Worker:
 
     def find_non_finite(self) -> NonFinite | None:
         """Run one more step; the first act of it on this rank that writes what is not finite."""
-        self._probe = FinitenessProbe(self.program, self.registers)
+        self._probe = FinitenessProbe(self.program, self._read_block)
         self.run(steps=1)
         found, self._probe = self._probe.found, None
         return found
@@ -184,11 +201,15 @@ class Worker:
 
     def read(self, name: str, block: int = 0) -> HostArray:
         """A copy of a block of this rank's register `name`, a ragged one written out; between calls of `run`."""
-        piece = self.registers.block(self.registers.index(name), block)
+        return self._read_block(self.registers.index(name), block)
+
+    def _read_block(self, register: int, block: int) -> HostArray:
+        piece = self.registers.block(register, block)
         if isinstance(piece, np.ndarray):
             return piece.copy()
         host = host_piece(self._kernels, piece)
         self._kernels.download(memory(piece), memory(host))
+        self._kernels.wait()
         copy: HostArray = host.dense() if isinstance(host, Rows) else host
         return copy
 
@@ -205,18 +226,17 @@ class Worker:
         if isinstance(array, np.ndarray):
             np.copyto(array, value)
         else:
-            self._kernels.upload(value, array)
+            host = self._kernels.host_like(array)
+            np.copyto(host, value)
+            self._kernels.upload(host, array)
+            self._kernels.wait()
 
     def _drive(self) -> None:
-        protocol, order, heads = self._protocol, self._order, self._heads
+        protocol, go_on = self.protocol, self._begin_next if self.issuer is None else self._launch_next
         idle_since_ns, told = 0, False
         while protocol.remaining:
             moved = bool(self._flights) and self._poll()
-            for stream in order:
-                if heads[stream] is not None:
-                    self._begin(stream)
-                    moved = True
-                    break
+            moved |= go_on()
             if moved:
                 idle_since_ns, told = 0, False
                 continue
@@ -230,12 +250,37 @@ class Worker:
                 if self._hooks.on_wait is not None:
                     self._hooks.on_wait(self._wants()[2])
 
-    def _begin(self, stream: int) -> None:
-        """Issue the act at the head of a stream and run it, or start its movements."""
-        head = self._protocol.head(stream) if self.program.streams[stream].dynamic else self._heads[stream]
-        actor = present(head, f"a ready actor of stream {stream}")
-        self._heads[stream] = None
-        act = self._protocol.issue(stream, actor)
+    def _begin_next(self) -> bool:
+        """Begin an act of the most urgent stream that has one ready; whether there was any."""
+        protocol, heads = self.protocol, self._heads
+        for stream in self._order:
+            if heads[stream] is not None:
+                head = protocol.head(stream) if self.program.streams[stream].dynamic else heads[stream]
+                heads[stream] = None
+                self._begin(present(head, f"a ready actor of stream {stream}"), stream)
+                return True
+        return False
+
+    def _launch_next(self) -> bool:
+        """Issue the next act of the launch list, if it may be; whether anything went on."""
+        issuer, protocol = present(self.issuer, "what hands acts to the device"), self.protocol
+        actor, moved = issuer.next_actor, False
+        if actor is None or actor in issuer.host or issuer.is_ahead or self._probe is not None:
+            for issued in issuer.ended():
+                moved = True
+                self._end_issued(issued)
+        if actor is None or issuer.is_ahead or (self._probe is not None and issuer.oldest() is not None):
+            return moved
+        stream = protocol.stream_of(actor)
+        if not issuer.host_may_go_on() or protocol.is_busy(stream) or not protocol.may_act(actor):
+            return moved
+        self._ready_ns[stream] = perf_counter_ns()
+        self._begin(actor, stream)
+        return True
+
+    def _begin(self, actor: int, stream: int) -> None:
+        """Issue an act and run it, or start its movements, or hand it to the device."""
+        act = self.protocol.issue(stream, actor)
         self._current = (actor, act.number)
         number = self._first_act[actor] + act.number
         if self._hooks.on_act is not None:
@@ -247,14 +292,48 @@ class Worker:
         run = runs.get(blocks)
         if run is None:
             run = runs[blocks] = self._acts.bind(actor, act.read_blocks, act.write_blocks)
+        if self.issuer is not None and actor not in self.issuer.host:
+            self.issuer.issue(act, lambda: self._hand_over(act, run(number)))
+            self._look(self.protocol.issued(act), self._ready_ns[stream])
+            return
         start_ns = perf_counter_ns()
-        requests = run(number)
+        requests = run(number) if self.issuer is None else self._on_host(act, run, number)
         if requests is None:
-            self._end(act, self._ready_ns[stream], start_ns)
+            self._end(act, self._ready_ns[stream], start_ns, perf_counter_ns())
             return
         flight = _Flight(act, self._ready_ns[stream], start_ns, requests)
         self._flights.append(flight)
         self._advance(flight)
+
+    def _hand_over(self, act: Act, requests: Requests | None) -> None:
+        """See that all of an act is ordered on the stream, and behind it a copy of what is reported."""
+        for request in requests or ():
+            if not request.test():
+                raise InternalError(f"{request.describe()}: not in stream order")
+        self._reports.order_copies(act)
+
+    def _on_host(self, act: Act, run: Run, number: int) -> Requests | None:
+        """The host's own act beside a device; what the device does in it is waited for."""
+        issuer = present(self.issuer, "what hands acts to the device")
+        issuer.leave_to_host()
+        with issuer.on_stream(act):
+            requests = run(number)
+            if requests is None and self._acts.touches_device(act.actor):
+                self._kernels.wait()
+        return requests
+
+    def _end_issued(self, issued: IssuedAct) -> None:
+        """An act that the device has done."""
+        begin_ns, end_ns = present(self.issuer, "what hands acts to the device").times_ns(issued)
+        self._end(issued.act, min(issued.issued_ns, begin_ns), begin_ns, end_ns)
+
+    def _bind_all(self) -> None:
+        """Bind every act that there will be, so that no step that follows has to make anything."""
+        self._reports.make_buffers()
+        for actor in dict.fromkeys(present(self.issuer, "a launch list").launches):
+            for reads, writes in self.protocol.choices_of_blocks(actor):
+                if reads + writes not in self._runs[actor]:
+                    self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)
 
     def _poll(self) -> bool:
         """Advance what is under way; whether anything moved."""
@@ -272,13 +351,12 @@ class Worker:
             flight.request = next(flight.requests, None)
             if flight.request is None:
                 self._flights.remove(flight)
-                self._end(flight.act, flight.ready_ns, flight.start_ns)
+                self._end(flight.act, flight.ready_ns, flight.start_ns, perf_counter_ns())
                 break
         return moved
 
-    def _end(self, act: Act, ready_ns: int, start_ns: int) -> None:
+    def _end(self, act: Act, ready_ns: int, start_ns: int, end_ns: int) -> None:
         """Pass on the credits of an act, and see what may follow it."""
-        end_ns = perf_counter_ns()
         actor, number = act.actor, act.number
         if self._record:
             row = (actor, act.stream, number, act.read_blocks, act.write_blocks, ready_ns, start_ns, end_ns)
@@ -286,32 +364,28 @@ class Worker:
         if self._probe is not None:
             self._probe(act)
         step = number // self._acts_per_step[actor]
-        if actor in self._reported:
-            self._report(step, act)
-        self._look(self._protocol.done(act), end_ns)
+        self._reports.take(step, act)
+        self._look(self.protocol.done(act), end_ns)
         self._left[step] -= 1
         if not self._left[step]:
             self._finish(step)
 
     def _look(self, streams: Sequence[int], now_ns: int) -> None:
         """See which streams may go on since `now_ns`. A head that is ready stays ready until it is issued."""
+        if self.issuer is not None:
+            return
         heads = self._heads
         for stream in streams:
             if heads[stream] is None:
-                actor = self._protocol.head(stream)
+                actor = self.protocol.head(stream)
                 if actor is not None:
                     heads[stream] = actor
                     self._ready_ns[stream] = now_ns
 
-    def _report(self, step: int, act: Act) -> None:
-        """Copy what the act wrote, before its block can be written again."""
-        for name, position in self._reported[act.actor]:
-            self._reports.setdefault(step, {})[name] = self.read(name, act.write_blocks[position])
-
     def _finish(self, step: int) -> None:
         del self._left[step]
         self.steps_done = step + 1
-        reports = self._reports.pop(step, {})
+        reports = self._reports.of_step(step)
         if self._hooks.on_step is not None:
             self._hooks.on_step(step, reports)
 
@@ -330,11 +404,11 @@ class Worker:
         if waits:
             oldest = min(self._flights, key=lambda flight: flight.start_ns).act
             return oldest.actor, oldest.number, "; ".join(waits)
-        protocol = self._protocol
+        protocol = self.protocol
         actor = next(a for s in protocol.streams for a in self.program.streams[s].sequence if protocol.unfinished(a))
         reasons = [f"{why}, of {self.program.actors[other].name}" for other, why in protocol.waits_for(actor)]
         wants = "; ".join(reasons) or "needs a piece that no actor writes"
-        return actor, protocol.issued[actor], f"{wants}; was the program admitted?"
+        return actor, protocol.acts_issued[actor], f"{wants}; was the program admitted?"
 
     def _fault(self, actor: int, number: int, reason: str) -> RankFault:
         step = (self._first_act[actor] + number) // self._acts_per_step[actor] + 1
@@ -353,13 +427,3 @@ def _by_urgency(program: Program, streams: Sequence[int]) -> list[int]:
 
 def _actors(program: Program, stream: int) -> set[int]:
     return set(program.streams[stream].sequence)
-
-
-def _producers(program: Program, wanted: Mapping[int, str]) -> dict[int, list[tuple[str, int]]]:
-    """Actor -> (name, write port) of each register that it writes and that is wanted."""
-    found: dict[int, list[tuple[str, int]]] = {}
-    for index, actor in enumerate(program.actors):
-        for position, port in enumerate(actor.writes):
-            if port.register in wanted:
-                found.setdefault(index, []).append((wanted[port.register], position))
-    return found

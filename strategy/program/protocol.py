@@ -9,12 +9,17 @@ A clock drives it: `issue` when an act starts, `done` when it has ended. Piece p
 p modulo its number of blocks, so which block an act uses does not depend on timing. In a static stream only the
 actor at the head of the sequence may act; then nothing that one actor does can disable another, so whether a
 program hangs does not depend on timing either, and `admit` decides it by running the program once, untimed.
+
+A device is handed acts before it has done those that they follow. An act that is *issued* to one passes its credits
+on at once (`issued`), for whatever else is issued there comes after it by the order of a stream or by an event; actors
+of the *host* and other ranks need it *done*. Where acts run as they are issued, both coincide, and `done` says both.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from strategy.base.errors import DeadlockError, PlanError
@@ -56,17 +61,24 @@ class _Write:
 class Protocol:
     """Credits of the actors of `ranks` (all ranks by default) over `steps` steps.
 
-    Counters, all monotone: pieces published per register, pieces returned per (register, consumer), acts issued
-    per actor. A register's block for piece p is free once every consumer has returned piece p - blocks.
+    Counters, all monotone: pieces published per register, pieces returned per (register, consumer), acts issued, passed
+    on and done per actor. A register's block for piece p is free once every consumer has returned piece p - blocks.
+
+    `host` are the actors that the host itself is, beside a device: their credits are acts that are done.
     """
 
-    def __init__(self, program: Program, *, steps: int, ranks: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, program: Program, *, steps: int, ranks: Iterable[int] | None = None, host: Collection[int] = ()
+    ) -> None:
         mine = set(range(program.ranks) if ranks is None else ranks)
         self.program = program
         self.steps = steps
         self.published = [register.initial for register in program.registers]
         self.returned: list[list[int]] = [[] for _ in program.registers]
-        self.issued = [0] * len(program.actors)
+        self.acts_issued = [0] * len(program.actors)
+        self._passed_on = [0] * len(program.actors)
+        self.acts_done = [0] * len(program.actors)
+        self._host = frozenset(host)
         self._producer: list[int | None] = [None] * len(program.registers)
         self._consumers: list[list[int]] = [[] for _ in program.registers]
         self._reads: list[tuple[_Read, ...]] = [()] * len(program.actors)
@@ -129,7 +141,7 @@ class Protocol:
 
     def may_act(self, actor: int) -> bool:
         """Whether the credits of `actor` suffice now (its place in the stream aside)."""
-        number = self.issued[actor]
+        number = self.acts_issued[actor]
         if number >= self._limit[actor]:
             return False
         for read in self._reads[actor]:
@@ -141,7 +153,25 @@ class Protocol:
                 oldest = piece + write.initial - write.blocks
                 if oldest >= 0 and min(self.returned[write.register], default=oldest + 1) <= oldest:
                     return False
-        return True
+        return actor not in self._host or all(self.acts_done[other] > last for other, last in self.follows(actor))
+
+    def follows(self, actor: int) -> Iterator[tuple[int, int]]:
+        """The acts, (actor, number), whose credits the next act of `actor` needs.
+
+        They are those that have written what it reads, and the last to read what lay in the blocks that it begins.
+        """
+        number = self.acts_issued[actor]
+        for read in self._reads[actor]:
+            piece, producer = number // read.acts_per_piece, self._producer[read.register]
+            written = piece - self.program.registers[read.register].initial
+            if producer is not None and written >= 0:
+                yield producer, (written + 1) * _share(self._writes[producer], read.register) - 1
+        for write in self._writes[actor]:
+            piece, into = divmod(number, write.acts_per_piece)
+            oldest = piece + write.initial - write.blocks
+            if into == 0 and oldest >= 0:
+                for consumer in self._consumers[write.register]:
+                    yield consumer, (oldest + 1) * _share(self._reads[consumer], write.register) - 1
 
     def head(self, stream: int) -> int | None:
         """The actor of an idle `stream` that may act next, or None."""
@@ -162,16 +192,34 @@ class Protocol:
 
     def issue(self, stream: int, actor: int) -> Act:
         """Start the next act of `actor`, which `head(stream)` named."""
-        number = self.issued[actor]
-        self.issued[actor] = number + 1
+        number = self.acts_issued[actor]
+        self.acts_issued[actor] = number + 1
         self._busy[stream] = True
+        return Act(actor, stream, number, *self.blocks_of(actor, number))
+
+    def blocks_of(self, actor: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The blocks that an act reads, and those that it writes."""
         reads = tuple([number // r.acts_per_piece % r.blocks for r in self._reads[actor]])
         writes = tuple([(number // w.acts_per_piece + w.initial) % w.blocks for w in self._writes[actor]])
-        return Act(actor, stream, number, reads, writes)
+        return reads, writes
 
-    def done(self, act: Act) -> tuple[int, ...]:
-        """End an act: publish what it wrote, return what it read. Gives the streams that may now go on."""
+    def choices_of_blocks(self, actor: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Every pair of `blocks_of` that acts of `actor` ever have."""
+        ports: tuple[_Read | _Write, ...] = (*self._reads[actor], *self._writes[actor])
+        seen = set()
+        for number in range(math.lcm(*(port.acts_per_piece * port.blocks for port in ports))):
+            blocks = self.blocks_of(actor, number)
+            if blocks not in seen:
+                seen.add(blocks)
+                yield blocks
+
+    def issued(self, act: Act) -> tuple[int, ...]:
+        """Pass on the credits of an act: publish what it wrote, return what it read.
+
+        Gives the streams that may now go on, those of the host's actors aside.
+        """
         following = act.number + 1
+        self._passed_on[act.actor] = following
         for write in self._writes[act.actor]:
             if following % write.acts_per_piece == 0:
                 self.published[write.register] += 1
@@ -180,8 +228,19 @@ class Protocol:
                 self.returned[read.register][read.slot] += 1
         self._position[act.stream] += 1
         self._busy[act.stream] = False
+        return self._wakes[act.actor]
+
+    def done(self, act: Act) -> tuple[int, ...]:
+        """End an act, and pass on its credits if that was not yet done. Gives the streams that may now go on."""
+        if self._passed_on[act.actor] <= act.number:
+            self.issued(act)
+        self.acts_done[act.actor] += 1
         self.remaining -= 1
         return self._wakes[act.actor]
+
+    def is_busy(self, stream: int) -> bool:
+        """Whether an act of the stream has been issued whose credits are not passed on."""
+        return self._busy[stream]
 
     def stream_of(self, actor: int) -> int:
         """The stream in which `actor` stands."""
@@ -189,7 +248,7 @@ class Protocol:
 
     def unfinished(self, actor: int) -> bool:
         """Whether `actor` still has acts to issue."""
-        return self.issued[actor] < self._limit[actor]
+        return self.acts_issued[actor] < self._limit[actor]
 
     @property
     def finished(self) -> bool:
@@ -198,7 +257,7 @@ class Protocol:
 
     def waits_for(self, actor: int) -> Iterator[tuple[int, str]]:
         """Actors that must act before the credits of `actor` suffice, each with the reason."""
-        number = self.issued[actor]
+        number = self.acts_issued[actor]
         names = self.program.registers
         for read in self._reads[actor]:
             producer = self._producer[read.register]
@@ -211,6 +270,11 @@ class Protocol:
                 for consumer, count in zip(self._consumers[write.register], self.returned[write.register], strict=True):
                     if count <= oldest:
                         yield consumer, f"needs a free block of {names[write.register].name} (has {write.blocks})"
+
+
+def _share(ports: Iterable[_Read | _Write], register: int) -> int:
+    """How many acts share a piece of a register; the most, where an actor reads it by several ports."""
+    return max(port.acts_per_piece for port in ports if port.register == register)
 
 
 def streams_of_actors(program: Program) -> list[int]:
@@ -251,19 +315,34 @@ def admit(program: Program, *, steps: int = 2) -> None:
         PlanError: an actor, stream or register is inconsistent.
     """
     check_consistent(program)
+    for _ in replay(program, steps=steps):
+        pass
+
+
+def replay(program: Program, *, steps: int) -> Iterator[tuple[Act, ...]]:
+    """The acts of a consistent program in an order that its credits allow, streams taking turns.
+
+    Those of a rendezvous come together.
+
+    Raises:
+        DeadlockError: at the end of what the credits allow, naming the cycle of waits.
+    """
     protocol = Protocol(program, steps=steps)
     members = rendezvous_members(program)
-    agenda = list(reversed(protocol.streams))
+    agenda = deque(protocol.streams)
     queued = set(agenda)
     while agenda:
-        stream = agenda.pop()
+        stream = agenda.popleft()
         queued.discard(stream)
         ready = protocol.head(stream)
         acts = () if ready is None else _issue_together(protocol, members, stream, ready)
+        if not acts:
+            continue
         woken = {touched for act in acts for touched in protocol.done(act)}
-        for touched in sorted(woken - queued, reverse=True):
+        for touched in sorted(woken - queued):
             agenda.append(touched)
             queued.add(touched)
+        yield acts
     if not protocol.finished:
         raise DeadlockError(find_cycle(protocol, members))
 

@@ -22,7 +22,7 @@ import numpy as np
 from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
 from executor.runtime.initialize import initial_piece
-from executor.train import StepReport, Trainer
+from executor.train import Trainer
 from strategy.base.errors import SbplanError
 from strategy.graph.graph import Role
 from strategy.layout.layout import home_of
@@ -174,15 +174,15 @@ def check(plan: Plan, program: Program | None = None, *, steps: int = STEPS) -> 
             first[trainer.rank] = pieces_of(trainer)
 
     trained = train(plan, text_of(plan), steps=steps, program=program, after_step=after_step)
-    ranks = [ran(trainer, trained.reports, first[trainer.rank]) for trainer in trained.trainers]
+    losses = [report.loss for report in trained.reports]
+    ranks = [ran(trainer, losses, first[trainer.rank]) for trainer in trained.trainers]
     yield from compare(plan, program, ranks, steps=steps)
 
 
-def ran(trainer: Trainer, reports: Sequence[StepReport], first: dict[str, Array]) -> Ran:
-    """What one rank says."""
+def ran(trainer: Trainer, losses: Sequence[float], first: dict[str, Array]) -> Ran:
+    """What one rank says; `losses` are those of all steps."""
     registers, sent = trainer.worker.registers, sum(trainer.worker.transport.bytes_sent.values())
-    losses = [report.loss for report in reports]
-    return Ran(trainer.rank, pieces_of(trainer), first, losses, sent, (registers.nbytes, registers.host_nbytes))
+    return Ran(trainer.rank, pieces_of(trainer), first, list(losses), sent, (registers.nbytes, registers.host_nbytes))
 
 
 def pieces_of(trainer: Trainer) -> dict[str, Array]:
@@ -203,7 +203,7 @@ def compare(plan: Plan, program: Program, ranks: Sequence[Ran], *, steps: int = 
         sent[...] += routed_bytes(program, values) if known else 0
 
     wanted, losses = on_one_device(plan, steps=steps, seen=count)
-    yield from _values(plan, ranks, wanted, losses)
+    yield from values_off(plan, ranks, wanted, losses)
     yield from _shapes(plan, program.registers)
     claimed = tuple(steps * nbytes for nbytes in plan.claims.sent_bytes_per_step)
     ragged = any(register.ragged is not None for register in program.registers)
@@ -219,8 +219,8 @@ def compare(plan: Plan, program: Program, ranks: Sequence[Ran], *, steps: int = 
 def differences(plan: Plan, trained: Trained, *, steps: int) -> Iterator[str]:
     """In what losses and variables differ from those on one device."""
     wanted, losses = on_one_device(plan, steps=steps)
-    ranks = [ran(trainer, trained.reports, {}) for trainer in trained.trainers]
-    yield from _values(plan, ranks, wanted, losses)
+    ranks = [ran(trainer, [report.loss for report in trained.reports], {}) for trainer in trained.trainers]
+    yield from values_off(plan, ranks, wanted, losses)
 
 
 def on_one_device(
@@ -261,7 +261,7 @@ def text_of(plan: Plan) -> Corpus:
     return corpus(getattr(plan.model, "vocabulary", 2))
 
 
-def _values(plan: Plan, ranks: Sequence[Ran], wanted: dict[str, Array], losses: list[float]) -> Iterator[str]:
+def values_off(plan: Plan, ranks: Sequence[Ran], wanted: dict[str, Array], losses: list[float]) -> Iterator[str]:
     """Losses of every step, and what the dtype allows to be compared of the variables, piece by piece."""
     exact = plan.training.dtype is DType.FLOAT64
     reports = [found.losses for found in ranks if found.losses]

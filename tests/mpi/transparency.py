@@ -32,7 +32,7 @@ def main() -> None:
         reports = [trainer.run()]
         first = pieces_of(trainer)
         reports += [trainer.run() for _ in range(steps - 1)]
-        said = ran(trainer, [report for report in reports if report is not None], first)
+        said = ran(trainer, [report.loss for report in reports if report is not None], first)
         ranks = comm.gather(said, root=position % comm.size)
         transport.barrier()
         transport.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from executor.runtime.streams import DeviceStreams
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import InputError, did_you_mean
 from strategy.graph.ops.base import Array, ArrayModule, Call, OpDef
@@ -12,7 +13,11 @@ BACKENDS = ("numpy", "cupy")
 
 
 class Kernels(Protocol):
-    """Arrays and ops on one device. When `run` returns, the op's outputs are written."""
+    """Arrays and ops on one device.
+
+    When `run`, `download` or `upload` returns, the work is done, or it is ordered on the current stream of a device
+    that has `streams`.
+    """
 
     @property
     def xp(self) -> ArrayModule:
@@ -22,6 +27,15 @@ class Kernels(Protocol):
     @property
     def host(self) -> bool:
         """Whether its arrays are host memory, which transports move as they are."""
+        ...
+
+    @property
+    def streams(self) -> DeviceStreams | None:
+        """The streams of a device that is given work before it has done what came before; None where there are none."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until all that was ordered on the current stream is done."""
         ...
 
     def run(self, definition: OpDef, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""CuPy on one NVIDIA GPU. Every act is waited for, so that what the worker measures is the act itself."""
+"""CuPy on one NVIDIA GPU: what is run is ordered on the current stream, and not waited for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from types import ModuleType
 
 import numpy as np
 
+from executor.runtime.kernels.cupy_streams import CupyStreams
 from executor.runtime.kernels.gpu.device import open_acts
+from executor.runtime.kernels.gpu.launch import address_of
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
@@ -36,16 +38,20 @@ class CupyKernels:
         if device >= count:
             raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; start fewer ranks per node")
         self.xp.cuda.Device(device).use()
-        self._stream = self.xp.cuda.get_current_stream()
         self._acts = open_acts(self.xp, tf32=tf32)
+        self.streams = CupyStreams(self.xp, self._acts.flush)
+
+    def wait(self) -> None:
+        """Wait for the current stream."""
+        self._acts.flush()
+        self.xp.cuda.get_current_stream().synchronize()
 
     def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op, by kernels of its own where there are some, else by CuPy's; and wait for it.
+        """Run one act of an op, by kernels of its own where there are some, else by CuPy's.
 
-        Updates that follow one another are run together, before anything else is run or copied.
+        Updates that follow one another are run together, before anything else is run, copied or recorded.
         """
-        if self._acts.run(definition, call):
-            self._stream.synchronize()
+        self._acts.run(definition, call)
 
     def address(self, array: Array) -> int:
         """Where an array begins in the GPU's memory."""
@@ -57,12 +63,19 @@ class CupyKernels:
         return np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
 
     def download(self, array: Array, host: HostArray) -> None:
-        """Copy from the GPU, and wait for it."""
-        self._acts.flush()
-        array.get(out=host)
+        """Copy from the GPU; at the speed of the bus where the host's memory is pinned."""
+        self._copy(address_of(host), address_of(array), array.nbytes, _DEVICE_TO_HOST)
 
     def upload(self, host: HostArray, array: Array) -> None:
-        """Copy to the GPU, and wait for it."""
+        """Copy to the GPU; at the speed of the bus where the host's memory is pinned."""
+        self._copy(address_of(array), address_of(host), array.nbytes, _HOST_TO_DEVICE)
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: int) -> None:
+        """Both sides lie together in memory, as blocks of registers do."""
         self._acts.flush()
-        array.set(host)
-        self._stream.synchronize()
+        cuda = self.xp.cuda
+        cuda.runtime.memcpyAsync(target, source, nbytes, kind, cuda.get_current_stream().ptr)
+
+
+_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+"""`cudaMemcpyKind`."""

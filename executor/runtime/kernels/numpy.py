@@ -27,6 +27,10 @@ class NumpyKernels:
 
     xp = np
     host = True
+    streams = None
+
+    def wait(self) -> None:
+        """Nothing is left to be done."""
 
     def run(self, definition: OpDef, call: Call) -> None:
         """Run one act of an op."""

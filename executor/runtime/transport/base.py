@@ -83,6 +83,13 @@ class Transport(Protocol):
     bytes_sent: dict[str, int]
     """Bytes handed over to other ranks, per movement: "exchange", "all_gather" and "send"."""
 
+    in_stream_order: bool
+    """Whether it moves arrays of a device, by what it orders on the current stream; else those of the host.
+
+    Its requests are through as soon as they are made: the stream, and not the host, waits for others. Messages that are
+    asked for or sent before the first of their requests is tested go together.
+    """
+
     @property
     def rank(self) -> int:
         """This rank."""
@@ -134,6 +141,10 @@ class Transport(Protocol):
         """Give way, after polls that have found nothing for `idle_ns`; returns soon in any case."""
         ...
 
+    def abort(self) -> None:
+        """Give up what is under way, without others and within seconds; this rank has failed."""
+        ...
+
     def close(self) -> None:
         """End this rank's use of the transport.
 
@@ -173,6 +184,17 @@ def lanes_of(program: Program) -> dict[int, Lane]:
         group = first.task.group if isinstance(first.task, BoxingTask) else met
         streams = (program.streams[stream_of[member]] for member in members)
         found[number] = Lane(group, ", ".join(f"{stream.rank}:{stream.name}" for stream in streams))
+    return found
+
+
+def meetings_of(program: Program) -> dict[int, Lane]:
+    """The lane of every rendezvous of a program: as `lanes_of`, and of transfers the ranks that meet in them."""
+    stream_of, collectives = streams_of_actors(program), lanes_of(program)
+    found: dict[int, Lane] = {}
+    for number, members in rendezvous_members(program).items():
+        group = tuple(program.actors[member].rank for member in members)
+        names = {program.streams[stream_of[member]].name for member in members}
+        found[number] = collectives.get(number) or Lane(group, f"messages {', '.join(sorted(names))}")
     return found
 
 

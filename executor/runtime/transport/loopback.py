@@ -233,6 +233,8 @@ class LoopbackHub:
 class LoopbackTransport:
     """See `executor.runtime.transport.base.Transport`."""
 
+    in_stream_order = False
+
     def __init__(self, hub: LoopbackHub, rank: int) -> None:
         self._hub = hub
         self.rank = rank
@@ -316,6 +318,9 @@ class LoopbackTransport:
         with changed:
             changed.wait_for(lambda: events[self.rank] != self._seen[thread], _LONGEST_PAUSE_S)
             self._seen[thread] = events[self.rank]
+
+    def abort(self) -> None:
+        """What is under way ends with the process."""
 
     def close(self) -> None:
         """Raise TransportError if messages for this rank were never asked for."""

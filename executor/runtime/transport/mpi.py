@@ -99,6 +99,8 @@ def _segments() -> set[str]:
 class MpiTransport:
     """A `base.Transport`, constructed by all ranks of `comm` together, with the same `lanes`."""
 
+    in_stream_order = False
+
     def __init__(self, comm: MPI.Intracomm, lanes: Lanes) -> None:
         from mpi4py import MPI
 
@@ -169,6 +171,9 @@ class MpiTransport:
             time.sleep(min(_LONGEST_NAP_NS, _NAP_SHARE * idle_ns) * 1e-9)
         elif not self._roomy or idle_ns >= _PATIENCE_NS:
             os.sched_yield()
+
+    def abort(self) -> None:
+        """What is under way ends with the process."""
 
     def close(self) -> None:
         """Free the communicators, all ranks together, after verifying that no message is left."""

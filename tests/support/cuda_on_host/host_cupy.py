@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +56,7 @@ class HostCupy:
                 driverGetVersion=lambda: 13000,
                 runtimeGetVersion=lambda: 13000,
                 memGetInfo=lambda: (TOTAL_NBYTES, TOTAL_NBYTES),
+                memcpyAsync=lambda target, source, nbytes, kind, stream: ctypes.memmove(target, source, nbytes),
             ),
         )
 

@@ -1,0 +1,62 @@
+"""Streams and events of an NVIDIA GPU, by CuPy; see `executor.runtime.streams.DeviceStreams`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType
+
+from executor.runtime.streams import Event, Stream
+
+
+class CupyStreams:
+    """Those of the device that is current for the thread that makes this object, which is the one that uses them.
+
+    `flush` issues to the current stream what kernels have put off, before an event is recorded there.
+    """
+
+    def __init__(self, xp: ModuleType, flush: Callable[[], None]) -> None:
+        self._cuda, self._flush = xp.cuda, flush
+        self._zero: Event = None
+        self._zero_ns = 0
+
+    def open(self, name: str) -> Stream:
+        """A stream that does not wait for the null stream, either."""
+        return self._cuda.Stream(non_blocking=True)
+
+    def event(self, *, timed: bool) -> Event:
+        """An event; one that is not timed is cheaper. With the first that is, the clocks are compared."""
+        if timed and self._zero is None:
+            self._zero = self._cuda.Event()
+            self._zero.record(self._cuda.get_current_stream())
+            self._zero.synchronize()
+            self._zero_ns = time.perf_counter_ns()
+        return self._cuda.Event(disable_timing=not timed)
+
+    def use(self, stream: Stream) -> AbstractContextManager[None]:
+        """Make it CuPy's current stream."""
+        found: AbstractContextManager[None] = stream
+        return found
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Put an event behind what the stream has."""
+        self._flush()
+        event.record(stream)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let the stream wait, and not the host."""
+        stream.wait_event(event)
+
+    def query(self, event: Event) -> bool:
+        """Whether the device has come by the event."""
+        return bool(event.done)
+
+    def synchronize(self, event: Event) -> None:
+        """Wait on the host."""
+        event.synchronize()
+
+    def time_ns(self, event: Event) -> int:
+        """By the node's monotonic clock, which was read right after the device had come by the first timed event."""
+        since_ms = float(self._cuda.get_elapsed_time(self._zero, event))
+        return self._zero_ns + round(since_ms * 1e6)

@@ -1,0 +1,146 @@
+"""Acts are issued in launch order, an event behind each; the host runs ahead by so many acts and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from executor.runtime.issuing import Issuer
+from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream
+from strategy.program.protocol import Protocol
+from strategy.sbp.tensor import DType
+
+
+@dataclass(eq=False)
+class Mark:
+    """An event: where it stands, and whether the device has come by."""
+
+    at: str = ""
+    passed: bool = False
+
+
+@dataclass(eq=False)
+class Written:
+    """Streams that only note what they are given."""
+
+    given: list[str] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+
+    def open(self, name: str) -> str:
+        return name
+
+    def event(self, *, timed: bool) -> Mark:
+        return Mark()
+
+    @contextmanager
+    def use(self, stream: str) -> Iterator[None]:
+        self.given.append(f"{stream}:")
+        yield
+
+    def record(self, event: Mark, stream: str) -> None:
+        event.at, event.passed = f"{stream}{sum(mark.at.startswith(stream) for mark in self.marks)}", False
+        self.marks.append(event)
+
+    def wait(self, stream: str, event: Mark) -> None:
+        self.given.append(f"{stream} waits for {event.at}")
+
+    def query(self, event: Mark) -> bool:
+        return event.passed
+
+    def synchronize(self, event: Mark) -> None:
+        assert event.passed
+        self.given.append(f"host knows {event.at}")
+
+    def time_ns(self, event: Mark) -> int:
+        return 7
+
+
+def two_streams() -> Program:
+    """`make` on one stream, `take` on another, two blocks between them, twice a step."""
+    actors = (
+        Actor("make", 0, ActKind.COMPUTE, (), (Port(0),), 2),
+        Actor("take", 0, ActKind.COMPUTE, (Port(0),), (), 2),
+    )
+    streams = Stream(0, "s", (0, 0)), Stream(0, "t", (1, 1))
+    return Program(1, (Register("r", 0, (1,), DType.FLOAT32, blocks=2),), actors, streams)
+
+
+def launch(issuer: Issuer, protocol: Protocol, streams: Written) -> str:
+    """Issue the next act; gives its actor's name."""
+    actor = issuer.next_actor
+    assert actor is not None
+    stream = protocol.stream_of(actor)
+    act = protocol.issue(stream, actor)
+    name = protocol.program.actors[actor].name
+    issuer.issue(act, lambda: streams.given.append(name))
+    protocol.issued(act)
+    return name
+
+
+def test_acts_go_out_in_the_order_of_the_list_and_wait_for_events_of_other_streams() -> None:
+    program, streams = two_streams(), Written()
+    issuer = Issuer(program, 0, streams, host=(), staged={}, timed=False)
+    protocol = Protocol(program, steps=2)
+    issuer.extend(2)
+    names = [launch(issuer, protocol, streams) for _ in range(8)]
+    assert names == ["make", "take"] * 4 or names[:4] * 2 == names
+    assert issuer.next_actor is None
+    assert streams.given.count("t waits for s0") == 1
+    assert "s waits for t0" in streams.given, "the first block, written again"
+    assert [mark.at for mark in streams.marks].count("s3") == 1
+
+
+def test_the_host_is_ahead_by_so_many_acts_and_goes_on_when_the_oldest_has_passed() -> None:
+    program, streams = two_streams(), Written()
+    issuer = Issuer(program, 0, streams, host=(), staged={}, timed=True, ahead=3)
+    protocol = Protocol(program, steps=2)
+    issuer.extend(2)
+    for _ in range(3):
+        assert not issuer.is_ahead
+        launch(issuer, protocol, streams)
+    assert issuer.is_ahead
+    assert list(issuer.ended()) == []
+    oldest = issuer.oldest()
+    assert oldest is not None
+    streams.marks[1].passed = True
+    (ended,) = issuer.ended()
+    assert ended.act == oldest
+    assert issuer.times_ns(ended) == (7, 7)
+    assert not issuer.is_ahead
+
+
+def test_after_the_last_act_the_host_may_use_everything() -> None:
+    program, streams = two_streams(), Written()
+    issuer = Issuer(program, 0, streams, host=(), staged={}, timed=False)
+    protocol = Protocol(program, steps=1)
+    issuer.extend(1)
+    for _ in range(4):
+        launch(issuer, protocol, streams)
+    for mark in streams.marks:
+        mark.passed = True
+    assert len(list(issuer.ended())) == 4
+    issuer.join()
+    assert streams.given[-2:] == ["host knows s1", "host knows t1"]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_an_actor_of_the_host_needs_what_it_reads_done_and_others_need_it_issued(done: bool) -> None:
+    actors = (
+        Actor("a", 0, ActKind.COMPUTE, (), (Port(0),)),
+        Actor("device", 0, ActKind.COMPUTE, (Port(0),), ()),
+        Actor("host", 0, ActKind.COMPUTE, (Port(0),), ()),
+    )
+    register = Register("r", 0, (1,), DType.FLOAT32)
+    program = Program(1, (register,), actors, tuple(Stream(0, name, (at,)) for at, name in enumerate("stu")))
+    protocol = Protocol(program, steps=1, host=[2])
+    act = protocol.issue(0, 0)
+    assert not protocol.may_act(1)
+    protocol.issued(act)
+    if done:
+        protocol.done(act)
+    assert protocol.may_act(1)
+    assert protocol.may_act(2) is done
+    assert protocol.remaining == 3 - done

@@ -1,0 +1,294 @@
+"""One rank's strict device: its streams, events and memory, and the kernels that run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.runtime.acts import memory
+from executor.runtime.worker import Worker
+from strategy.graph.ops.base import Call, OpDef, Workspace
+from strategy.graph.ops.half_precision import run_act
+from strategy.program.program import LoadTask
+from tests.support.strict_device.arrays import DeviceArray, DeviceModule
+from tests.support.strict_device.order import HOST, Memory, Order, OrderFault, Use, nothing, place
+from tests.support.strict_device.world import Job, Queue, StrictEvent, World
+
+Piece = DeviceArray | NDArray[Any]
+WARM_STEPS = 2
+"""First steps, in which memory may still be allocated."""
+
+
+@dataclass(eq=False)
+class StrictStream:
+    """A stream of a strict device, and its place in clocks."""
+
+    queue: Queue
+    place: int
+
+
+class StrictDevice:
+    """See `executor.runtime.streams.DeviceStreams`.
+
+    Of every wait it also finds out whether its act would be refused without: `tried` are how many, `missed` those that
+    nothing would have been said of.
+    """
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world, self.rank = world, rank
+        self.may_wait = False
+        """Whether the host's acts between ranks wait for streams."""
+        self.tried = 0
+        self.missed: list[str] = []
+        self.order = Order()
+        self.memories: list[Memory] = []
+        self.steady = False
+        self._act: tuple[int, int] | None = None
+        self._worker: Worker | None = None
+        self._tokens = Memory(np.zeros(0, np.uint8))
+        """A byte for every block, so that pieces of no bytes are in order, too, and for every stream."""
+        self._first_token: list[int] = []
+        self._current = self.open("default")
+        self._in_host_act = False
+        self._loads = False
+
+    def attach(self, worker: Worker) -> None:
+        """The worker whose acts it is given."""
+        self._worker = worker
+        blocks = [register.blocks for register in worker.program.registers]
+        self._first_token = np.concatenate(([0], np.cumsum(blocks)))[:-1].tolist()
+        self._tokens = Memory(np.zeros(sum(blocks) + len(worker.program.streams), np.uint8))
+
+    def announce(self, actor: int, number: int) -> None:
+        """The worker begins an act."""
+        assert self._worker is not None
+        self._act = (actor, number)
+        self.order.without(HOST)
+        self._loads = isinstance(self._worker.program.actors[actor].task, LoadTask)
+        self.steady = number >= WARM_STEPS * self._worker.program.actors[actor].acts_per_step
+
+    def rest(self) -> None:
+        """The worker is not running."""
+        self.steady = self._loads = False
+
+    # Streams.
+
+    def open(self, name: str) -> StrictStream:
+        """A new stream."""
+        self._refuse_if_steady("a stream is made")
+        return StrictStream(self.world.queue(self.rank, name), self.order.stream(name))
+
+    def event(self, *, timed: bool) -> StrictEvent:
+        """A new event."""
+        self._refuse_if_steady("an event is made")
+        return StrictEvent()
+
+    @contextmanager
+    def use(self, stream: StrictStream) -> Iterator[None]:
+        """Whatever is issued inside goes there; the act that was announced is checked first."""
+        before, self._current = self._current, stream
+        self.order.turn(stream.place)
+        if self._act is not None:
+            self._check_act(stream)
+        yield
+        self._current, self._in_host_act = before, False
+
+    def _check_act(self, stream: StrictStream) -> None:
+        assert self._worker is not None
+        assert self._act is not None
+        (actor, number), self._act = self._act, None
+        self._in_host_act = actor in self._worker.issuer.host
+        who = HOST if self._in_host_act else stream.place
+        self.order.turn(who)
+        self._use(who, list(self._uses_of_act(actor, number)))
+
+    def _use(self, who: int, uses: list[Use]) -> None:
+        """Allow uses, and see for which waits they are; those are then forgotten."""
+        clocks = self.order.without(who)
+        for left_out, clock in enumerate(clocks):
+            self.tried += 1
+            if not any(one.unknown_to(clock) for one in uses):
+                self.missed.append(f"rank {self.rank}: {self.order.name(who)} {uses[0].what}, wait {left_out}")
+        self.order.use(who, uses)
+
+    def _uses_of_act(self, actor: int, number: int) -> Iterator[Use]:
+        assert self._worker is not None
+        found, registers = self._worker.program.actors[actor], self._worker.registers
+        blocks = self._worker.protocol.blocks_of(actor, number)
+        turn = self._tokens.raw.size - len(self._worker.program.streams) + self._worker.protocol.stream_of(actor)
+        yield Use(self._tokens, turn, turn + 1, True, f"runs {found.name}")
+        for ports, used, writes in ((found.reads, blocks[0], False), (found.writes, blocks[1], True)):
+            for port, block in zip(ports, used, strict=True):
+                what = f"{'writes' if writes else 'reads'} {self._worker.program.registers[port.register].name}"
+                token = self._first_token[port.register] + block
+                yield Use(self._tokens, token, token + 1, writes, f"in {found.name} {what}")
+                piece = memory(registers.block(port.register, block))
+                yield from self.uses([piece], writes=writes, what=f"in {found.name} {what}")
+
+    def record(self, event: StrictEvent, stream: StrictStream) -> None:
+        """An event behind what the stream has."""
+        event.recorded += 1
+        event.clock = self.order.clocks[stream.place].copy()
+        generation = event.recorded
+
+        def run() -> None:
+            event.passed = max(event.passed, generation)
+
+        self._give(stream, Job(run))
+
+    def wait(self, stream: StrictStream, event: StrictEvent) -> None:
+        """Let a stream wait."""
+        self.order.learn(stream.place, nothing() if event.clock is None else event.clock)
+        generation = event.recorded
+        self._give(stream, Job(lambda: None, lambda: event.passed >= generation))
+
+    def query(self, event: StrictEvent) -> bool:
+        """A poll, meanwhile devices may go on; the host learns nothing that it may build on."""
+        self.world.advance()
+        return event.passed >= event.recorded
+
+    def synchronize(self, event: StrictEvent) -> None:
+        """The host may build on what came before the event, which has passed."""
+        if event.passed < event.recorded:
+            raise OrderFault("the host stands still for an event instead of polling it")
+        self.order.learn(HOST, nothing() if event.clock is None else event.clock)
+
+    def time_ns(self, event: StrictEvent) -> int:
+        """Nothing is timed."""
+        return 0
+
+    # What runs.
+
+    def compute(self, run: Callable[[], object], reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
+        """Something for the current stream."""
+        self.order.turn(self._current.place)
+        self.order.use(self._current.place, self.uses(reads, writes=False, what=f"reads in {what}"))
+        self.order.use(self._current.place, self.uses(writes, writes=True, what=f"writes in {what}"))
+        self._give(self._current, Job(lambda: _ignore(run())))
+
+    def on_host(self, reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
+        """The host itself uses memory that the device uses, too."""
+        self.order.turn(HOST)
+        self.order.use(HOST, self.uses(reads, writes=False, what=f"reads in {what}"))
+        self.order.use(HOST, self.uses(writes, writes=True, what=f"writes in {what}"))
+
+    def filled(self, host: NDArray[Any]) -> None:
+        """The host has filled memory that goes to the device, unless that was done by an act before."""
+        if self._loads:
+            self.order.turn(HOST)
+            self._use(HOST, list(self.uses([host], writes=True, what="fills a buffer")))
+
+    def meet(self, job: Job) -> Queue:
+        """A call of the collective library for the current stream."""
+        self._give(self._current, job)
+        return self._current.queue
+
+    def wait_for_stream(self) -> None:
+        """Let the host wait until the current stream has done all."""
+        if not (self._in_host_act or self.may_wait):
+            self._refuse_if_steady("the host waits for a stream")
+        done = StrictEvent()
+        self.record(done, self._current)
+        while not self.query(done):
+            self.world.advance()
+        self.synchronize(done)
+
+    def allocate(self, shape: Any, dtype: Any) -> DeviceArray:
+        """Memory of the device."""
+        self._refuse_if_steady("memory is allocated")
+        return DeviceArray(self, self._new(shape, dtype))
+
+    def pinned(self, shape: Any, dtype: Any) -> NDArray[Any]:
+        """Memory of the host that the device can use."""
+        self._refuse_if_steady("memory of the host is pinned")
+        return self._new(shape, dtype)
+
+    def _new(self, shape: Any, dtype: Any) -> NDArray[Any]:
+        inside = np.empty(shape, dtype)
+        raw = inside.reshape(-1).view(np.uint8)
+        raw.fill(0xFF)
+        self.memories.append(Memory(raw))
+        return inside
+
+    def uses(self, pieces: Sequence[Piece], *, writes: bool, what: str) -> Iterator[Use]:
+        """Where arrays lie; those that the device does not know are refused."""
+        for piece in pieces:
+            inside = piece.inside if isinstance(piece, DeviceArray) else piece
+            if inside.size:
+                found = place(self.memories, inside)
+                if found is None:
+                    raise OrderFault(f"{what}: an array of NumPy in the plan of a device")
+                yield Use(*found, writes, what)
+
+    def _give(self, stream: StrictStream, job: Job) -> None:
+        stream.queue.jobs.append(job)
+
+    def _refuse_if_steady(self, what: str) -> None:
+        if self.steady:
+            raise OrderFault(f"{what} in a steady step")
+
+
+def _ignore(result: object) -> None:
+    """Of what is run, only the effect matters."""
+
+
+class StrictKernels:
+    """See `executor.runtime.kernels.base.Kernels`: NumPy on the memory of a strict device."""
+
+    host = False
+
+    def __init__(self, device: StrictDevice) -> None:
+        self.streams = device
+        self.xp = DeviceModule(device)
+        self._scratch: dict[int, tuple[Workspace, Workspace]] = {}
+
+    def wait(self) -> None:
+        """Wait for the current stream."""
+        self.streams.wait_for_stream()
+
+    def run(self, definition: OpDef, call: Call) -> None:
+        """An op on the current stream."""
+        written = (*call.outputs, *call.updates)
+        if any(isinstance(array, np.ndarray) for array in (*call.inputs, *written)):
+            raise OrderFault(f"{definition.kind}: an array of NumPy in the plan of a device")
+        _, scratch = self._scratch.setdefault(id(call.workspace), (call.workspace, Workspace(np)))
+        inside = replace(
+            call,
+            xp=np,
+            inputs=tuple(array.inside for array in call.inputs),
+            outputs=tuple(array.inside for array in call.outputs),
+            updates=tuple(array.inside for array in call.updates),
+            workspace=scratch,
+        )
+        steady = self.streams.steady
+
+        def run() -> None:
+            held = len(scratch.arrays)
+            with np.errstate(over="ignore", invalid="ignore"):
+                run_act(definition, inside)
+            if steady and len(scratch.arrays) > held:
+                raise OrderFault(f"{definition.kind} allocates scratch in a steady step")
+
+        self.streams.compute(run, (*call.inputs, *call.updates), written, definition.kind)
+
+    def address(self, array: DeviceArray) -> int:
+        """Where it begins."""
+        return int(array.inside.__array_interface__["data"][0])
+
+    def host_like(self, array: Piece) -> NDArray[Any]:
+        """Pinned memory."""
+        return self.streams.pinned(array.shape, array.dtype)
+
+    def download(self, array: DeviceArray, host: NDArray[Any]) -> None:
+        """To the host, on the current stream."""
+        self.streams.compute(lambda: np.copyto(host, array.inside), [array], [host], "download")
+
+    def upload(self, host: NDArray[Any], array: DeviceArray) -> None:
+        """From the host, on the current stream."""
+        self.streams.filled(host)
+        self.streams.compute(lambda: np.copyto(array.inside, host), [host], [array], "upload")

@@ -1,0 +1,107 @@
+"""Training by a plan on strict devices, all steps in one go: hosts run ahead from one step into the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from executor.runtime.transport.base import Group, Transport, lanes_of
+from executor.runtime.transport.loopback import LoopbackHub, LoopbackTransport
+from executor.train import Trainer
+from strategy.passes.training import REPORT
+from strategy.plan.plan import Plan
+from strategy.program.event_waits import StepWaits
+from strategy.program.program import Program
+from strategy.program.protocol import rendezvous_members
+from tests.support.small_plans import corpus
+from tests.support.strict_device.device import StrictDevice, StrictKernels
+from tests.support.strict_device.transport import StrictTransport
+from tests.support.strict_device.world import World
+
+
+class Listener(Trainer):
+    """A trainer that keeps the loss of every step."""
+
+    losses: list[float]
+
+    def _on_step(self, step: int, reports: Mapping[str, NDArray[Any]]) -> None:
+        super()._on_step(step, reports)
+        if REPORT in reports:
+            self.losses.append(float(reports[REPORT][0] / reports[REPORT][1]))
+
+
+@dataclass(frozen=True, slots=True)
+class StrictRank:
+    """One rank's device and trainer."""
+
+    device: StrictDevice
+    trainer: Listener
+
+
+Change = Callable[[int, tuple[StepWaits, ...]], tuple[StepWaits, ...]]
+"""What is made of the waits of a rank."""
+
+
+class PatientTransport(LoopbackTransport):
+    """A transport of the host, whose ranks take turns."""
+
+    world: World
+
+    def pause(self, idle_ns: int) -> None:
+        """Let other ranks, and devices, go on."""
+        self.world.hand_over(self.rank)
+
+
+def train_strictly(
+    plan: Plan,
+    program: Program,
+    seed: int,
+    *,
+    steps: int,
+    ahead: int = 1024,
+    change: Change | None = None,
+    staged: bool = False,
+) -> list[StrictRank]:
+    """Run a plan for some steps, hosts at most `ahead` acts before their devices.
+
+    If `staged`, movements between ranks go by the hosts.
+
+    Raises:
+        OrderFault: something is used without an event, or a steady step does what it must not.
+    """
+    world = World(plan.ranks, seed)
+    hub = LoopbackHub(plan.ranks, lanes_of(program)) if staged else None
+    ranks = [_rank(world, plan, program, rank, ahead, hub) for rank in range(plan.ranks)]
+    for rank, one in enumerate(ranks):
+        issuer = one.trainer.worker.issuer
+        assert issuer is not None
+        issuer.waits = issuer.waits if change is None else change(rank, issuer.waits)
+
+    def body(one: StrictRank) -> Callable[[], None]:
+        def run() -> None:
+            one.trainer.worker.run(steps=steps)
+            one.device.rest()
+
+        return run
+
+    world.play([body(one) for one in ranks])
+    return ranks
+
+
+def _rank(world: World, plan: Plan, program: Program, rank: int, ahead: int, hub: LoopbackHub | None) -> StrictRank:
+    device = StrictDevice(world, rank)
+    members = rendezvous_members(program)
+    groups: dict[int, Group] = {n: tuple(program.actors[a].rank for a in found) for n, found in members.items()}
+    text = corpus(getattr(plan.model, "vocabulary", 2))
+    transport: Transport = StrictTransport(world, device, groups)
+    if hub is not None:
+        transport = patient = PatientTransport(hub, rank)
+        patient.world, device.may_wait = world, True
+    kernels = StrictKernels(device)
+    trainer = Listener(plan, transport, kernels, text, program=program, on_act=device.announce, ahead=ahead)
+    trainer.losses = []
+    device.attach(trainer.worker)
+    return StrictRank(device, trainer)

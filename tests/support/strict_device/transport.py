@@ -1,0 +1,142 @@
+"""The collective library of strict devices: calls are ordered on streams, and ranks meet there, not on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from executor.runtime.transport.base import Group, Lane
+from tests.support.strict_device.arrays import DeviceArray
+from tests.support.strict_device.device import StrictDevice
+from tests.support.strict_device.order import OrderFault
+from tests.support.strict_device.world import Job, Meeting, Moved, World
+
+
+class _Ordered:
+    """A request that is through as soon as it is on the stream, which it is when it is tested."""
+
+    def __init__(self, transport: StrictTransport) -> None:
+        self._transport = transport
+
+    def test(self) -> bool:
+        self._transport.flush()
+        return True
+
+    def describe(self) -> str:
+        return "a stream"
+
+
+class StrictTransport:
+    """See `executor.runtime.transport.base.Transport`; `groups` are the members of every rendezvous."""
+
+    in_stream_order = True
+
+    def __init__(self, world: World, device: StrictDevice, groups: dict[int, Group]) -> None:
+        self._world, self._device, self._groups = world, device, groups
+        self.rank, self.size = device.rank, world.ranks
+        self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
+        self._pending: tuple[int, list[Moved], list[Moved]] | None = None
+
+    def open(self, number: int, lane: Lane) -> None:
+        """All are open."""
+
+    def exchange(
+        self, group: Group, number: int, send: Sequence[DeviceArray | None], receive: Sequence[DeviceArray | None]
+    ) -> _Ordered:
+        """Sends and receives of all peers in one call."""
+        self._count("exchange", group, send)
+        self._call(group, number, "exchange", _there(group, send), _there(group, receive))
+        return _Ordered(self)
+
+    def all_gather(
+        self, group: Group, number: int, send: DeviceArray | None, receive: Sequence[DeviceArray | None]
+    ) -> _Ordered:
+        """One array to all, as one call."""
+        self._count("all_gather", group, [send] * len(group))
+        self._call(group, number, "all_gather", _there(group, [send] * len(group)), _there(group, receive))
+        return _Ordered(self)
+
+    def send(self, target: int, number: int, array: DeviceArray) -> _Ordered:
+        """One end of a message; goes with others."""
+        self.bytes_sent["send"] += array.nbytes if target != self.rank else 0
+        self._add(number)[1].append((target, array))
+        return _Ordered(self)
+
+    def receive(self, source: int, number: int, array: DeviceArray) -> _Ordered:
+        """The other end; comes with others."""
+        self._add(number)[2].append((source, array))
+        return _Ordered(self)
+
+    def flush(self) -> None:
+        """Call for the messages that have been asked for."""
+        if self._pending is not None:
+            (number, sends, receives), self._pending = self._pending, None
+            self._call(self._groups[number], number, "messages", sends, receives)
+
+    def barrier(self) -> None:
+        """Ranks end one after the other."""
+
+    def pause(self, idle_ns: int) -> None:
+        """Let other ranks, and devices, go on."""
+        self._world.hand_over(self.rank)
+
+    def abort(self) -> None:
+        """The world ends all ranks."""
+
+    def close(self) -> None:
+        """Nothing is left over: a call that waits keeps its stream from ending."""
+
+    def _add(self, number: int) -> tuple[int, list[Moved], list[Moved]]:
+        if self._pending is not None and self._pending[0] != number:
+            raise OrderFault(f"messages of {self._pending[0]} and {number} are mixed")
+        self._pending = self._pending or (number, [], [])
+        return self._pending
+
+    def _count(self, kind: str, group: Group, send: Sequence[DeviceArray | None]) -> None:
+        pairs = zip(group, send, strict=True)
+        self.bytes_sent[kind] += sum(a.nbytes for peer, a in pairs if a is not None and peer != self.rank)
+
+    def _call(self, group: Group, number: int, kind: str, sends: Sequence[Moved], receives: Sequence[Moved]) -> None:
+        device, world = self._device, self._world
+        read, written = [array for _, array in sends], [array for _, array in receives]
+        if any(isinstance(array, np.ndarray) for array in (*read, *written)):
+            raise OrderFault(f"{kind} of rendezvous {number}: an array of NumPy in the plan of a device")
+        device.compute(lambda: None, read, written, kind)
+        meeting = world.call(self.rank, number, group, kind)
+        job = Job(lambda: _meet(meeting), meeting.complete)
+        meeting.parts[self.rank] = list(sends), list(receives)
+        meeting.waiting[self.rank] = device.meet(job), job
+
+
+def _meet(meeting: Meeting) -> None:
+    """The first that finds all there moves everything; the others have nothing left to do.
+
+    Between two ranks arrays go in the order in which both name them.
+    """
+    payloads = {
+        (rank, peer): [array.inside.copy() for other, array in sends if other == peer]
+        for rank, (sends, _) in meeting.parts.items()
+        for peer in dict.fromkeys(peer for peer, _ in sends)
+    }
+    for rank, (_, receives) in meeting.parts.items():
+        for source, array in receives:
+            payload = payloads[source, rank].pop(0)
+            array.inside.reshape(-1).view(np.uint8)[:] = payload.reshape(-1).view(np.uint8)
+    left = [pair for pair, some in payloads.items() if some]
+    if left:
+        raise OrderFault(f"rendezvous {meeting.number}: sent and never received, {left}")
+    for _, job in meeting.waiting.values():
+        job.may_run, job.run = _always, _nothing
+
+
+def _always() -> bool:
+    return True
+
+
+def _nothing() -> None:
+    """It is done."""
+
+
+def _there(group: Group, arrays: Sequence[DeviceArray | None]) -> list[Moved]:
+    return [(peer, array) for peer, array in zip(group, arrays, strict=True) if array is not None and array.size]

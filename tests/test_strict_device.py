@@ -1,0 +1,141 @@
+"""Plans on devices that do what they are given in any order that events allow; see the campaign `gpu-order`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from strategy.base.errors import RankFault
+from strategy.program.event_waits import ActWaits, StepWaits
+from tests.campaigns.gpu_order import STEPS, check, numbers_off
+from tests.support.random_plans import random_plan_case
+from tests.support.strict_device.device import StrictDevice, StrictKernels
+from tests.support.strict_device.order import HOST, OrderFault
+from tests.support.strict_device.running import StrictRank, train_strictly
+from tests.support.strict_device.transport import StrictTransport
+from tests.support.strict_device.world import World
+
+DATA, OFFLOADED, STAGES, COPIED = 8, 1, 9, 4
+"""Seeds of plans of two ranks: one stage; updates on the host; two stages; copies to the host and back."""
+
+
+@pytest.mark.parametrize("seed", [DATA, OFFLOADED, STAGES, COPIED])
+def test_any_order_that_events_allow_gives_one_devices_numbers_and_every_wait_is_needed(seed: int) -> None:
+    found: list[StrictRank] = []
+    assert list(check(random_plan_case(seed, backend="cupy"), seed, found)) == []
+    assert sum(one.device.tried for one in found) > 10
+
+
+@pytest.mark.parametrize("seed", [DATA, STAGES])
+def test_without_a_collective_library_movements_go_by_the_hosts(seed: int) -> None:
+    case = random_plan_case(seed, backend="cupy")
+    found = train_strictly(case.plan, case.program, seed, steps=STEPS, staged=True)
+    assert all(one.device.missed == [] for one in found)
+    assert list(numbers_off(case, found)) == []
+
+
+@pytest.mark.parametrize("side", ["by_stream", "by_host"])
+def test_a_wait_that_is_left_out_is_refused(side: str) -> None:
+    """The first of a steady step on rank 1, left out in the run itself."""
+    case = random_plan_case(OFFLOADED, backend="cupy")
+    left_out: list[ActWaits] = []
+
+    def change(rank: int, waits: tuple[StepWaits, ...]) -> tuple[StepWaits, ...]:
+        if rank != 1:
+            return waits
+        steady = list(waits[-1])
+        position = next(i for i, act in enumerate(steady) if getattr(act, side))
+        left_out.append(steady[position])
+        steady[position] = replace(steady[position], **{side: getattr(steady[position], side)[1:]})
+        return (*waits[:-1], tuple(steady))
+
+    with pytest.raises(RankFault, match=r"rank 1 .*OrderFault: .* without waiting for"):
+        train_strictly(case.plan, case.program, 0, steps=STEPS + 1, change=change)
+    assert len(left_out) == 1
+
+
+def lone() -> tuple[World, StrictDevice, StrictKernels]:
+    """A device that no worker drives."""
+    world = World(1, seed=0)
+    device = StrictDevice(world, 0)
+    return world, device, StrictKernels(device)
+
+
+def test_a_stream_must_wait_for_what_another_wrote() -> None:
+    _, device, kernels = lone()
+    one, other = device.open("one"), device.open("other")
+    array, event = kernels.xp.empty((4,), "float32"), device.event(timed=False)
+    with device.use(one):
+        array.fill(1)
+    device.record(event, one)
+    with (
+        device.use(other),
+        pytest.raises(OrderFault, match="stream other writes in fill without waiting for stream one"),
+    ):
+        array.fill(2)
+    device.wait(other, event)
+    with device.use(other):
+        array.fill(2)
+
+
+def test_the_host_must_wait_for_the_event_and_a_poll_is_no_wait() -> None:
+    _, device, kernels = lone()
+    array, event = kernels.xp.empty((4,), "float32"), device.event(timed=False)
+    host = kernels.host_like(array)
+    with device.use(stream := device.open("copies")):
+        array.fill(3)
+        kernels.download(array, host)
+    device.record(event, stream)
+    while not device.query(event):
+        pass
+    with pytest.raises(OrderFault, match="the host reads in a test without waiting for stream copies"):
+        device.on_host([host], [], "a test")
+    device.synchronize(event)
+    device.on_host([host], [], "a test")
+    assert host.tolist() == [3, 3, 3, 3]
+
+
+def test_the_host_cannot_read_an_array_of_the_device() -> None:
+    _, _, kernels = lone()
+    with pytest.raises(TypeError, match="the host reads"):
+        np.asarray(kernels.xp.empty((4,), "float32"))
+
+
+@pytest.mark.parametrize("what", ["allocated", "pinned", "an event", "a stream", "waits for a stream"])
+def test_a_steady_step_allocates_nothing_and_waits_for_nothing(what: str) -> None:
+    _, device, kernels = lone()
+    array = kernels.xp.empty((4,), "float32")
+    device.steady = True
+    acts = {
+        "allocated": lambda: kernels.xp.empty((4,), "float32"),
+        "pinned": lambda: kernels.host_like(array),
+        "an event": lambda: device.event(timed=False),
+        "a stream": lambda: device.open("late"),
+        "waits for a stream": kernels.wait,
+    }
+    with pytest.raises(OrderFault, match=f"{what}.* in a steady step"):
+        acts[what]()
+
+
+def test_an_array_of_numpy_is_refused() -> None:
+    _, device, kernels = lone()
+    with pytest.raises(OrderFault, match="an array of NumPy"):
+        kernels.xp.copyto(kernels.xp.empty((4,), "float32"), np.zeros(4, np.float32))
+    transport = StrictTransport(device.world, device, {0: (0,)})
+    with pytest.raises(OrderFault, match="an array of NumPy"):
+        transport.exchange((0,), 0, [np.zeros(4)], [None])
+
+
+def test_ranks_that_call_collectives_in_different_orders_are_named() -> None:
+    world = World(2, seed=0)
+    world.call(0, 7, (0, 1), "exchange")
+    world.call(0, 8, (0, 1), "exchange")
+    with pytest.raises(OrderFault, match=r"ranks 1 and 0 call collectives in different orders: call 1 is \(8"):
+        world.call(1, 8, (0, 1), "exchange")
+
+
+def test_the_host_has_a_place_of_its_own_in_clocks() -> None:
+    _, device, _ = lone()
+    assert device.order.name(HOST) == "the host"
