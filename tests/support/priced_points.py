@@ -230,14 +230,17 @@ class _Arranged:
 
 
 def _not_waited_for(graph: Graph) -> frozenset[str]:
-    """What is made of variables alone, and what is made in backward passes of what no layer reads, for none to read."""
+    """What is made of variables alone, and what backward passes make of what no layer reads, for none to read.
+
+    What an earlier pass leaves is handed on by layers: it waits between the two.
+    """
     constant = {name for name, value in graph.values.items() if value.role is Role.VARIABLE}
     for op in graph.ops:
         if op.inputs and op.phase is not Phase.UPDATE and set(op.inputs) <= constant:
             constant |= set(op.outputs)
     often = {name for name, value in graph.values.items() if value.rate is Rate.MICRO_BATCH}
     backward = [op for op in graph.ops if op.phase in (Phase.BACKWARD, Phase.WEIGHT)]
-    made = {name for op in backward for name in op.outputs}
+    made = {name: op.phase for op in backward for name in op.outputs}
     layers = {op.name for op in graph.ops if op.phase is Phase.FORWARD}
     layers |= {op.name for op in backward if not op.inputs or not {*op.inputs, *op.outputs, *op.updates} & often}
     while True:
@@ -245,10 +248,11 @@ def _not_waited_for(graph: Graph) -> frozenset[str]:
         more = {
             op.name
             for op in backward
-            if set(op.outputs) & read or any(name in often and (name in read or name not in made) for name in op.inputs)
+            if set(op.outputs) & read
+            or any(name in often and (name in read or made.get(name) is not op.phase) for name in op.inputs)
         }
         if more <= layers:
-            return frozenset(constant | {name for name in made & often if name not in read})
+            return frozenset(constant | {name for name in made if name in often and name not in read})
         layers |= more
 
 
