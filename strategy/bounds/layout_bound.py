@@ -58,7 +58,9 @@ def takes_no_less(config: PlanConfig, plainer: PlanConfig) -> bool:
     host, which is the slower one, stayed. Where activations wait there less of it is left by computing more again, and
     what is computed again reads the copies from the host in place of others.
     """
-    if saving_aside(config) != saving_aside(plainer) or plainer.recompute_values or plainer.offload_values:
+    if saving_aside(config) != saving_aside(plainer):
+        return False
+    if plainer.recompute_values not in ((), config.recompute_values) or plainer.offload_values != config.offload_values:
         return False
     if plainer.zero_stage not in (0, config.zero_stage) or plainer.offload not in config.offload.parts:
         return False

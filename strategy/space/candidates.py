@@ -265,10 +265,13 @@ def _are_of_one_type(request: Request, pp: int) -> bool:
 
 
 def offloads_of(request: Request, recompute: Recompute) -> tuple[Offload, ...]:
-    """What may wait on the host, least first, where there is one and candidates are solved one by one."""
-    pinned, host = request.pins.offload, request.cost.cluster.host
-    if pinned is not None or host is None or request.deduction is not None or stand_in(request) is not None:
-        return (pinned or Offload.NONE,)
+    """What may wait on the host, least first, where there is one and candidates are solved one by one.
+
+    Not where layouts are pinned: what saves memory may then take less time, and each candidate would have to be solved.
+    """
+    pins, host = request.pins, request.cost.cluster.host
+    if pins.offload is not None or host is None or pins.layouts or request.deduction is not None or stand_in(request):
+        return (pins.offload or Offload.NONE,)
     training = replace(request.training, num_micro_batches=1)
     kinds = [Offload.NONE, *(Offload.ACTIVATIONS,) * _may_travel(request.model, training, recompute)]
     if _updates_no_faster(request):

@@ -71,7 +71,7 @@ BUDGET_S = 300.0
 QUOTAS = {
     **dict.fromkeys(("dp", "tp", "pp", "micro-batch", "signatures"), 0.05),
     **dict.fromkeys(("schedule", "recompute", "saving", "tight limit", "half precision"), 0.05),
-    **dict.fromkeys(("zero", "laps", "ep", "order"), 0.01),
+    **dict.fromkeys(("zero", "laps", "ep", "order", "offload"), 0.01),
     **dict.fromkeys(("overlaps", "two nodes", "followed samples"), 0.0),
     **dict.fromkeys(("better by rule", "proved, gap 0.0", "proved, gap 0.01"), 0.0),
 }

@@ -194,7 +194,7 @@ def _savings(request: Request) -> list[tuple[Recompute, Offload]]:
 
 
 def _offloads(request: Request) -> list[Offload]:
-    if request.pins.offload is not None or request.cost.cluster.host is None:
+    if request.pins.offload is not None or request.pins.layouts or request.cost.cluster.host is None:
         return [request.pins.offload or Offload.NONE]
     return list(Offload)
 

@@ -65,7 +65,7 @@ def test_schedules_recomputing_and_stage_3_are_listed(asked: Request) -> None:
 def test_laps_are_of_equal_runs_of_layers() -> None:
     """Of eight layers on two stages in two or four runs each, not in three; what is pinned to stages has one lap."""
     asked = request(2, Training(global_batch=4), model=replace(MODEL, layers=8))
-    pins = Pins(pp=2, num_micro_batches=2, recompute=Recompute.NONE)
+    pins = Pins(pp=2, num_micro_batches=2, recompute=Recompute.NONE, offload=Offload.NONE)
     found = [(config.schedule, config.virtual_stages) for config in candidates_of(replace(asked, pins=pins))]
     several = [(Schedule.INTERLEAVED, 2), (Schedule.INTERLEAVED, 4), (Schedule.ZBV, 2)]
     assert sorted(found) == sorted([*((schedule, 1) for schedule in PIPELINES), *several])
