@@ -5,6 +5,7 @@ Nothing is sent but what they find. Who does a piece of work does not change wha
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -55,7 +56,11 @@ def start_fork(process: BaseProcess) -> None:
 
 
 def be_fork() -> None:
-    """Leave interruptions to whoever started this process, and end at its word without one of our own."""
+    """Leave interruptions to whoever started this process, and end at its word without one of our own.
+
+    What there is by then is no garbage: to look through it for some would copy all pages that the two share.
+    """
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

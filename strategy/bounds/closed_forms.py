@@ -24,6 +24,7 @@ from strategy.bounds.point import (
     MESSAGES,
     MICRO,
     MICRO_OVERLAPPED,
+    OF_STEP,
     PARTS,
     SAVED,
     SIZE,
@@ -98,8 +99,9 @@ class ClosedForms:
         """(SIZE,): of every coordinate alone."""
         held = self.work.bytes_of_layer(config)
         least = least_times(self.work.seconds(config), self.request.model.layers)
+        least[OF_STEP] = 0.0  # either ahead of the first micro-batch or behind the last: `inequalities`
         least[MESSAGES] = least_message_ns(self.work, config)
-        least[HELD], least[SUMS] = held.held, held.sums
+        least[HELD], least[SUMS] = held.held, held.sums if config.num_micro_batches > 1 else 0.0
         return least
 
     def inequalities(self, config: PlanConfig) -> list[Inequality]:
@@ -109,7 +111,8 @@ class ClosedForms:
         all_ns = self.following_ns(config) + (work.micro_batch_s - work.following_s) * 1e9
         found = [
             *_of_saved(self.work.bytes_of_layer(config)),
-            *_of_exchange(exchange_ns, micro=config.num_micro_batches == 1),
+            *_of_step(least_times(work, layers)[OF_STEP][PARTS:]),
+            *_of_exchange(exchange_ns, config.num_micro_batches),
             *_of_adding(least, adding),
             Inequality(all_of_micro_batch(layers), all_ns),
         ]
@@ -200,13 +203,25 @@ def _of_saved(held: LeastBytes) -> list[Inequality]:
     return found
 
 
-def _of_exchange(layer_ns: int, *, micro: bool) -> list[Inequality]:
-    """Of every layer; `micro`: its gradients are exchanged as they arise."""
-    names = ("backward_overlapped_ns", "weight_overlapped_ns", "before_overlapped_ns", "after_overlapped_ns")
+def _of_step(least_ns: FloatArray) -> list[Inequality]:
+    """Of what every part, (3,), does once per step itself."""
+    found = []
+    for part, ns in enumerate(least_ns.tolist()):
+        weights = np.zeros(SIZE)
+        weights[[time_at("before_ns", part), time_at("after_ns", part)]] = 1.0
+        found.append(Inequality(weights, ns))
+    return found
+
+
+def _of_exchange(layer_ns: int, num_micro_batches: int) -> list[Inequality]:
+    """Of every layer: its gradients are exchanged as they arise, in every micro-batch, or once per step."""
     found = []
     for part in range(PARTS if layer_ns else 0):
         weights = np.zeros(SIZE)
-        weights[[time_at(name, part) for name in names[0 if micro else 2 :]]] = 1.0
+        weights[[time_at(name, part) for name in ("backward_overlapped_ns", "weight_overlapped_ns")]] = (
+            num_micro_batches
+        )
+        weights[[time_at(name, part) for name in ("before_overlapped_ns", "after_overlapped_ns")]] = 1.0
         found.append(Inequality(weights, layer_ns))
     return found
 

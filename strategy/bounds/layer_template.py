@@ -19,6 +19,7 @@ import numpy as np
 from strategy.base.budget import Budget
 from strategy.base.identity import Identity
 from strategy.bounds.point import (
+    ADDED,
     AHEAD,
     DEFERRED,
     HELD,
@@ -34,6 +35,7 @@ from strategy.bounds.point import (
 )
 from strategy.bounds.template_cut import TemplateName
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
+from strategy.graph.ops import op_definition
 from strategy.graph.signature import SbpFilter, Signature
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
@@ -256,6 +258,33 @@ def _beside(graph: Graph) -> Mapping[str, Kept]:
     return found
 
 
+def _deferred(graph: Graph, name: str, there: int, apart: frozenset[str], part_of: Mapping[str, int]) -> Kept | None:
+    """What a backward pass leaves for gradients of weights: as backward passes read it, if they do, or as it lives.
+
+    What these read as gradients of weights do is there for both. Else one of the two is converted from where the value
+    lives, which is no smaller than the least that it could be. Of several gradients of weights that which reads most is
+    looked at: a product's.
+    """
+    readers = [op for op in graph.consumers[name] if op.phase is not Phase.FORWARD and part_of[op.name] == there]
+    waits = [op for op in readers if op.name in apart]
+    passes = [op.name for op in readers if op.name not in apart]
+    if not waits:
+        return None
+    reader = max(waits, key=lambda op: len(op.inputs)).name
+    weight = unit((DEFERRED if _may_overwrite_saved(graph, name) else ADDED).start + there)
+    if passes:
+        return Kept(weight, (reader,), keeping=Keeping.BOTH, first=(passes[0],))
+    return Kept(weight, (reader,), keeping=Keeping.SMALLER)
+
+
+def _may_overwrite_saved(graph: Graph, name: str) -> bool:
+    """Whether a value may lie where one of the forward pass did: written over it, or over what was."""
+    op = graph.producer.get(name)
+    if op is None or op.phase is Phase.FORWARD:
+        return True
+    return any(_may_overwrite_saved(graph, op.inputs[at]) for at in op_definition(op.kind).in_place)
+
+
 def _held(
     graph: Graph, counted: frozenset[str], *, everything: bool
 ) -> tuple[Mapping[str, Weight], Mapping[str, Kept]]:
@@ -290,14 +319,18 @@ def _held(
                 continue
             there = part_of[later[0].name]
             if decider.phase is not Phase.FORWARD:
-                waiting = [op.name for op in later if op.name in apart and part_of[op.name] == there]
-                if waiting and decider.name not in apart:
-                    kept[name] = Kept(unit(DEFERRED.start + there), (waiting[0],), keeping=Keeping.SMALLER)
+                found = None if decider.name in apart else _deferred(graph, name, there, apart, part_of)
+                kept |= {} if found is None else {name: found}
                 continue
             later = [op for op in later if part_of[op.name] == there]
-            weight = unit((WAITING if all(op.name in apart for op in later) else SAVED).start + there)
+            waits = [op.name for op in later if op.name in apart]
+            passes = [op.name for op in later if op.name not in apart]
+            saved, waiting = unit(SAVED.start + there), unit(WAITING.start + there)
+            weight = saved if passes else waiting
             if any(op.phase is Phase.FORWARD and part_of[op.name] == there for op in readers):
-                kept[name] = Kept(weight, tuple(op.name for op in later))
+                kept[name] = Kept(weight, tuple(passes or waits))
+                if passes and waits:  # a layout that both want is there until the later of the two
+                    kept[name] = Kept(waiting, tuple(waits), first_weight=saved, first=tuple(passes))
             elif part == there:
                 homes[name] = weight
             else:

@@ -10,9 +10,11 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from strategy.bounds.chunk_states import fullest_states
+from strategy.bounds.chunk_states import ChunkState, fullest_states
 from strategy.bounds.pipeline_parts import LAST, parts_at, stage_times
+from strategy.bounds.places_taken import places_taken
 from strategy.bounds.point import (
+    ADDED,
     AHEAD,
     DEFERRED,
     HELD,
@@ -62,13 +64,17 @@ def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap
 
 
 def memory_rows(config: PlanConfig, layers: int) -> IntArray:
-    """(rows, SIZE): what the first and the last stage hold at one time or another; not to be changed."""
+    """(rows, SIZE): what the first and the last stage hold at one time or another; not to be changed.
+
+    Where gradients of weights are put off, what the last stage but one holds, too: of that more lies apart.
+    """
     return _known_rows(config, layers)
 
 
 @lru_cache(maxsize=1 << 13)
 def _known_rows(config: PlanConfig, layers: int) -> IntArray:
-    stages = dict.fromkeys((0, config.pp - 1))
+    last_but_one = [max(config.pp - 2, 0)] if config.schedule.splits_backward else []
+    stages = dict.fromkeys((0, *last_but_one, config.pp - 1))
     found = np.array([row for stage in stages for row in stage_rows(config, layers, stage)])
     found.flags.writeable = False
     return found
@@ -77,22 +83,15 @@ def _known_rows(config: PlanConfig, layers: int) -> IntArray:
 def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
     """(SIZE,) each: what a stage holds when it holds most micro-batches, and most beside sums of gradients.
 
+    Then what takes places that nothing else can take, at any time (`places_taken`).
     Where parameters or gradients are moved in every micro-batch: also while the last layer of the stage but two runs
     backward, when what those two have saved is gone, and what goes on beside others is there.
     """
     where, found = parts_at(config, layers)[stage], []
     m, laps = config.num_micro_batches, config.virtual_stages
     for state in fullest_states(config.schedule, config.pp, stage, m, laps):
-        row = np.zeros(SIZE, np.int64)
-        for part, counts in (
-            (HELD, state.behind),
-            (AHEAD, state.ahead),
-            (SUMS, state.sums),
-            (SAVED, state.saved),
-            (WAITING, state.waiting),
-            (DEFERRED, state.deferred),
-        ):
-            row[part] = np.array(counts) @ where
+        row = _row(state, where)
+        row[DEFERRED] = np.array(state.deferred) @ where
         found.append(row)
         if _moves_beside(config) and where.sum() >= LEAST_LAYERS:
             at_work, done = row.copy(), np.zeros(PARTS, np.int64)
@@ -102,7 +101,34 @@ def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
                 at_work[part] -= np.minimum(at_work[part], done)
             at_work[MOVED] = 1
             found.append(at_work)
-    return found
+    exact, roomy = places_taken(config.schedule, config.pp, stage, m, laps)
+    ends = _ends(where)
+    found.append(_row(exact, where - ends) + _row(roomy, ends))
+    return [row for i, row in enumerate(found) if not any((row <= other).all() for other in found[:i])]
+
+
+def _ends(where: IntArray) -> IntArray:
+    """(laps, parts): the first and the last layer of every lap, which receive and send; `where` all layers are."""
+    there, every = where > 0, np.arange(len(where))
+    ends = np.zeros_like(where)
+    ends[every, there.argmax(1)] += 1
+    ends[every, PARTS - 1 - there[:, ::-1].argmax(1)] += 1
+    return np.minimum(ends, where)
+
+
+def _row(state: ChunkState, where: IntArray) -> IntArray:
+    """(SIZE,): what a state counts of the parts, (laps, parts), but for what may lie where something was saved."""
+    row = np.zeros(SIZE, np.int64)
+    for part, counts in (
+        (HELD, state.behind),
+        (AHEAD, state.ahead),
+        (SUMS, state.sums),
+        (SAVED, state.saved),
+        (WAITING, state.waiting),
+        (ADDED, state.deferred),
+    ):
+        row[part] = np.array(counts) @ where
+    return row
 
 
 def _moves_beside(config: PlanConfig) -> bool:

@@ -23,13 +23,17 @@ HELD, AHEAD, SUMS = slice(32, 35), slice(35, 38), slice(38, 41)
 SAVED, WAITING, DEFERRED = slice(41, 44), slice(44, 47), slice(47, 50)
 """Those of a micro-batch: saved from its forward pass to its backward pass; from there to its gradients of weights,
 which may be a pass of their own; and from the backward pass to these."""
-MOVED = slice(50, 51)
+ADDED = slice(50, 53)
+"""Deferred like these, but in places of their own: nothing that is saved is overwritten by them."""
+MOVED = slice(53, 54)
 """Those of a layer between that are held at any time of backward passes: what is gathered, and what is exchanged."""
-BYTES, OF_MICRO_BATCH = slice(32, 51), slice(41, 50)
+BYTES, OF_MICRO_BATCH = slice(32, 54), slice(41, 53)
 """All of them, and those that every micro-batch in flight holds."""
 MICRO, MICRO_OVERLAPPED = slice(0, 9), slice(15, 24)
 """Those of `TIMES` that every micro-batch takes itself, and what goes on beside it."""
-SIZE = 51
+OF_STEP = slice(9, 15)
+"""Those that a step takes itself ahead of its first micro-batch, and behind its last."""
+SIZE = 54
 
 
 def time_at(name: str, part: int) -> int:

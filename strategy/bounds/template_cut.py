@@ -17,6 +17,7 @@ import numpy as np
 from strategy.bounds.closed_forms import ClosedForms, on_axes
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.point import (
+    ADDED,
     AHEAD,
     DEFERRED,
     HELD,
@@ -148,7 +149,7 @@ def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
 
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
     """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
-    following = MICRO, SAVED, WAITING, DEFERRED
+    following = MICRO, SAVED, WAITING, DEFERRED, ADDED
     return following if config.zero_stage == 3 else (*following, HELD, AHEAD)
 
 

@@ -17,6 +17,7 @@ from strategy.base.beside import beside
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, PlanError
 from strategy.base.status import Status
+from strategy.base.units import format_bytes
 from strategy.bounds.certificate import document
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
@@ -29,9 +30,10 @@ from strategy.search.exchange_choice import fitted_by_exchange
 from strategy.search.full_layout import priced_in_full, solved_in_full
 from strategy.search.lightest import nothing_fits_deep
 from strategy.search.mixed_refinement import MixedRefinement
-from strategy.search.refinement import Refinement
+from strategy.search.refinement import Refinement, workers_of
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState, held_alike
+from strategy.search.workers import Workers
 from strategy.space.request import Request
 
 FIRST_SHARE = 0.25
@@ -60,14 +62,33 @@ def deep_search(
         InfeasibleError: none fits the memory limit.
         OutOfTimeError: the time ran out before there was any plan.
     """
+    if request.cost.cluster.groups:
+        return _searched(request, short, None, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
+    with workers_of(request, short) as workers:  # which load machine code while configurations are listed
+        return _searched(request, short, workers, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
+
+
+def _searched(
+    request: Request,
+    short: Model,
+    workers: Workers | None,
+    *,
+    simulate: Simulate,
+    budget: Budget,
+    simulated: int,
+    watch: Watch | None,
+) -> SearchResult:
     start = time.monotonic()
     work = least_work(request)
     groups = mesh_groups(request, work)
     if not groups:
         raise contradictory(request, leave_no_candidate, budget)
-    late, all_refining = budget.share(LATE_SHARE), budget.share(REFINING_SHARE)
-    refine = MixedRefinement if request.cost.cluster.groups else Refinement
-    refinement = refine(request, short, work, groups, budget.share(FIRST_SHARE), watch)
+    late, all_refining, first_budget = (budget.share(part) for part in (LATE_SHARE, REFINING_SHARE, FIRST_SHARE))
+    refinement: MixedRefinement | Refinement
+    if workers is None:
+        refinement = MixedRefinement(request, short, work, groups, first_budget, watch)
+    else:
+        refinement = Refinement(request, short, work, groups, first_budget, watch, workers)
     known, interrupted = refinement.known, False
     plans: list[Plan] = []
     try:
@@ -89,8 +110,10 @@ def deep_search(
     if not plans:
         if known.unplanned is not None:
             raise known.unplanned
-        if not known.complete:
+        if not known.complete and budget.is_over():
             raise OutOfTimeError("no plan was found in time; raise the time limit")
+        if not known.complete:
+            raise _none_found(request, known)
         raise nothing_fits_deep(request, short, work, groups, known.proposals)
     best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
@@ -180,6 +203,17 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
         return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
     except InfeasibleError as error:
         return fitted_by_exchange(request, solved, priced, error, simulate, budget)
+
+
+def _none_found(request: Request, known: SearchState) -> OutOfTimeError:
+    """Some configuration may fit, by all that is certain, but no layout of it was found that does."""
+    needed = min((known.margin(one.found.config) * max(one.found.peak_bytes) for one in known.proposals), default=None)
+    nearest = "" if needed is None else f"; the nearest holds about {format_bytes(needed)}"
+    limit = format_bytes(request.memory_limit_bytes)
+    return OutOfTimeError(
+        f"no layout was found that fits {limit} of a device, and none is proved not to{nearest}; "
+        "leave more open (recompute, zero_stage, degrees), or use more devices"
+    )
 
 
 def with_bound(plan: Plan, bound_s: float, status: Status) -> Plan:

@@ -9,10 +9,14 @@ to go off while the backward pass still runs; where they do not, one bucket take
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
+from strategy.base.beside import beside
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.errors import InfeasibleError, OutOfTimeError, SbplanError
 from strategy.layout.config import PlanConfig
 from strategy.layout.objective import Priced
 from strategy.lowering.exchange_buckets import bucketable_bytes
@@ -23,6 +27,8 @@ from strategy.space.request import Request
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 """Into so many buckets of equal size all gradients would fit; one where exchanges do not run beside computation."""
+FIRST = (1, 3)
+"""Of these, those that are looked at first."""
 STREAMS = 2
 """Tried with the best size; two collectives at a time share one link, and hide each other's latency."""
 NEARLY = 0.03
@@ -45,13 +51,45 @@ def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budg
         return _exchanging(request, plan, pinned, simulate, UNLIMITED) if pins.bucket_bytes else plan
     total, sizes = _sizes(plan.priced)
     streams = pins.exchange_streams or 1
-    for size in sizes:
-        best = _faster(
-            request, best, replace(plan.config, bucket_bytes=size, exchange_streams=streams), simulate, budget
-        )
+    known: dict[int, Plan | None] = {}
+    for few in _rounds(len(sizes), lambda i: _step_s(known[i])):
+        configs = [replace(plan.config, bucket_bytes=sizes[i], exchange_streams=streams) for i in few]
+        known.update(zip(few, _simulated(request, plan, configs, simulate, budget), strict=True))
+    for _, found in sorted(known.items()):
+        best = found if found is not None and _step_s(found) < _step_s(best) else best
     if pins.exchange_streams is None and 0 < best.config.bucket_bytes < total and plan.pipeline.overlaps:
-        best = _faster(request, best, replace(best.config, exchange_streams=STREAMS), simulate, budget)
+        several = replace(best.config, exchange_streams=STREAMS)
+        (found,) = _simulated(request, best, [several], simulate, budget)
+        best = found if found is not None and _step_s(found) < _step_s(best) else best
     return best
+
+
+def _rounds(count: int, step_s: Callable[[int], float]) -> Iterator[list[int]]:
+    """Which of so many sizes to look at next, two at a time: two first, then those beside the best, until it stays."""
+    known: set[int] = set()
+    few = [i for i in FIRST if i < count] or list(range(count))
+    while few:
+        yield few
+        known.update(few)
+        best = min(sorted(known), key=step_s)
+        few = [i for i in (best - 1, best + 1) if 0 <= i < count and i not in known]
+
+
+def _step_s(plan: Plan | None) -> float:
+    return math.inf if plan is None else plan.claims.step_time_s
+
+
+def _simulated(
+    request: Request, plan: Plan, configs: Sequence[PlanConfig], simulate: Simulate, budget: Budget
+) -> list[Plan | None]:
+    """The same layout with each of some exchanges, side by side; None where it does not fit or is not there in time."""
+    if budget.is_over():
+        return [None] * len(configs)
+    found = beside([partial(_exchanging, request, plan, config, simulate, budget) for config in configs])
+    for one in found:
+        if isinstance(one, SbplanError) and not isinstance(one, InfeasibleError | OutOfTimeError):
+            raise one
+    return [one if isinstance(one, Plan) else None for one in found]
 
 
 def fitted_by_exchange(
@@ -85,17 +123,6 @@ def _sizes(priced: Priced) -> tuple[int, list[int]]:
     total = sum(nbytes)
     counts = COUNTS if priced.pipeline.overlaps else COUNTS[:1]
     return total, [-(-total // count) for count in counts if count < len(nbytes)]
-
-
-def _faster(request: Request, plan: Plan, config: PlanConfig, simulate: Simulate, budget: Budget) -> Plan:
-    """The plan, or the same layout with another exchange where that fits, is simulated in time and takes less."""
-    if budget.is_over():
-        return plan
-    try:
-        found = _exchanging(request, plan, config, simulate, budget)
-    except (InfeasibleError, OutOfTimeError):
-        return plan
-    return found if found.claims.step_time_s < plan.claims.step_time_s else plan
 
 
 def _exchanging(request: Request, plan: Plan, config: PlanConfig, simulate: Simulate, budget: Budget) -> Plan:

@@ -27,6 +27,7 @@ from strategy.bounds.closed_forms import all_of_micro_batch, is_shared, plain
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
+    ADDED,
     AHEAD,
     DEFERRED,
     HELD,
@@ -76,6 +77,11 @@ ONE_SHARE, ONE_S = 0.05, 2.0
 """Share of the time for a single template, and seconds at least: it ends with a bound and a choice, not the best."""
 
 
+def workers_of(request: Request, short: Model) -> Workers:
+    """As many as boxes are refined beside others; they may be started before it is known which boxes there are."""
+    return Workers(Templates(request, short), min(BESIDE, spare_processors()))
+
+
 class Refinement:
     """Refines boxes by turns, what promises most and what is bounded least, until nothing better can be left."""
 
@@ -87,9 +93,10 @@ class Refinement:
         groups: Sequence[MeshGroup],
         budget: Budget,
         watch: Watch | None,
+        workers: Workers | None = None,
     ) -> None:
         self.request, self.work, self.budget, self.watch = request, work, budget, watch
-        self.workers = Workers(Templates(request, short), min(BESIDE, spare_processors()))
+        self.workers = workers or workers_of(request, short)
         self.cuts, self.prospects = SharedCuts(request, work), Prospects(request, work)
         self.known = self.prospects.known
         self.are_axes_shared = request.cost.is_faster_inside()
@@ -99,7 +106,8 @@ class Refinement:
         self.turns = 0
 
     def __enter__(self) -> Refinement:
-        self.workers.__enter__()
+        if not self.workers.others:
+            self.workers.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -262,7 +270,7 @@ class Refinement:
                 weights = self.prospects.likely_to_fit(box, most_ns)
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
             if box.level < EXHAUSTED:
-                weights = self._worth_asking(box, box.points, RISE * most_ns)
+                weights = self._worth_asking(box, box.points, RISE * most_ns, nearer=box.stalled == 0)
                 if weights is not None:
                     return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False)
             box.level = EXHAUSTED
@@ -284,18 +292,21 @@ class Refinement:
         weights[[SAVED.start + MIDDLE, WAITING.start + MIDDLE]] = box.bound_ns / self.request.memory_limit_bytes
         return weights
 
-    def _worth_asking(self, box: Box, points: list[FloatArray], least_ns: float) -> FloatArray | None:
+    def _worth_asking(
+        self, box: Box, points: list[FloatArray], least_ns: float, *, nearer: bool = True
+    ) -> FloatArray | None:
         """(SIZE,): the weights of a cut that may raise the bound by so much; None where known points forbid it.
 
         They lie between the prices of the bound and those of mixes of these points (Ben-Ameur and Neto 2007,
-        Acceleration of cutting-plane and column generation algorithms).
+        Acceleration of cutting-plane and column generation algorithms); where the last such cut did not raise the
+        bound, they are its prices: a cut there does, if any.
         """
         weights = box.prices[box.config].weights
         if points and box.within is not None:
             among = box.within.mixed(box.config, points)
             if (among.step_ns or 0) < box.bound_ns + least_ns:
                 return None
-            weights = (weights + among.weights) / 2
+            weights = (weights + among.weights) / 2 if nearer else weights
         return weights
 
     def _has_axes(self, box: Box) -> bool:
@@ -349,7 +360,7 @@ class Refinement:
         found[MICRO] *= config.num_micro_batches
         found[MICRO_OVERLAPPED] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
-        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED):
+        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED):
             if priced[part].any():
                 found[part] = layers * TIE * box.bound_ns / self.request.memory_limit_bytes
         if priced[MOVED].any():

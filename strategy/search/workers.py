@@ -16,6 +16,7 @@ from types import TracebackType
 
 from strategy.base.beside import be_fork, start_fork
 from strategy.base.errors import OutOfTimeError
+from strategy.ilp.solve.warm import warm
 from strategy.search.template.answers import Answer, Question, Templates
 
 Outcome = Answer | OutOfTimeError
@@ -130,9 +131,10 @@ def _outcome(templates: Templates, question: Question) -> Outcome:
 
 
 def _serve(connection: Connection, theirs: Connection, templates: Templates) -> None:
-    """Answer until whoever asks has ended."""
+    """Answer until whoever asks has ended; before anything is asked, load the machine code that it will take."""
     be_fork()
     theirs.close()
+    warm()
     while True:
         try:
             question = connection.recv()

@@ -178,10 +178,11 @@ def _add_kept(builder: ProblemBuilder, classes: Classes) -> None:
     for name, kept in space.kept.items():
         spec = space.graph.values[name].spec
         first, readers = (_reading(classes, name, each) for each in (kept.first, kept.readers))
-        either = None if kept.keeping is Keeping.AS_READ else classes.writer(name)
+        either = None if kept.keeping in (Keeping.AS_READ, Keeping.BOTH) else classes.writer(name)
         readers_of = tuple(tuple((one.index, positions) for one, positions in each) for each in (first, readers))
         alike = spec, kept.keeping, either and either.identity, readers_of
-        group = groups.setdefault(alike, _Readers(name, spec, kept.keeping, either, readers, first))
+        least = _least_home_nbytes(space, spec, classes.writer(name)) if kept.keeping is Keeping.BOTH else 0
+        group = groups.setdefault(alike, _Readers(name, spec, kept.keeping, either, readers, first, least))
         group.weight = group.weight + kept.weight
         group.first_weight = group.first_weight + kept.first_weight
     for group in groups.values():
@@ -240,6 +241,8 @@ class _Readers:
     writer: Writer | None
     readers: Reading
     first: Reading = ()
+    least_nbytes: int = 0
+    """Where the value lives, at least."""
     weight: Weight = 0
     first_weight: Weight = 0
 
@@ -256,6 +259,9 @@ class _Readers:
                 table = Table(np.multiply.outer(kept, self.weight))
                 builder.add_edge(self.writer.found.index, reader.index, table)
             return
+        if self.keeping is Keeping.BOTH:
+            self._add_both(space, builder)
+            return
         first, later = _wanted(self.first), _wanted(self.readers)
         for layout in dict.fromkeys((*first, *later)):
             nbytes, ways = _nbytes(space, self.spec, layout), (first.get(layout, []), later.get(layout, []))
@@ -270,6 +276,24 @@ class _Readers:
             node = builder.add_node(f"{self.name} kept in {'.'.join(map(str, layout))}", costs)
             for index, wants, way in among:
                 builder.add_edge(index, node, Table(_needs(wants, len(costs), len(said) - 1 if way else 0)))
+
+    def _add_both(self, space: SearchSpace, builder: ProblemBuilder) -> None:
+        """Count what the first of both readers read alike, as they do; what they do not, at its least."""
+        ((first, (at, *_)), *_), ((reader, (position, *_)), *_) = self.first, self.readers
+        earlier = [option.inputs[at] for option in first.options]
+        later = [option.inputs[position] for option in reader.options]
+        nbytes = np.array([_nbytes(space, self.spec, layout) for layout in later])
+        alike = np.array([[one == layout for layout in later] for one in earlier])
+        kept = np.where(alike, nbytes, np.minimum(nbytes, self.least_nbytes))
+        if first.index == reader.index:
+            builder.add_costs(reader.index, np.multiply.outer(kept.diagonal(), self.weight))
+        else:
+            builder.add_edge(first.index, reader.index, Table(np.multiply.outer(kept, self.weight)))
+
+
+def _least_home_nbytes(space: SearchSpace, spec: TensorSpec, writer: Writer | None) -> int:
+    """What the fullest rank holds at least of a value where it lives; nothing is said of what lives nowhere."""
+    return 0 if writer is None else min(_nbytes(space, spec, home) for home in dict.fromkeys(writer.homes))
 
 
 @dataclass(slots=True)

@@ -45,12 +45,13 @@ Weight = int | npt.NDArray[np.int64]
 
 
 class Keeping(StrEnum):
-    """In which layouts a value is kept; but for the first, the first of its readers alone is looked at."""
+    """In which layouts a value is kept; but for the first of these, the first of its readers alone is looked at."""
 
     AS_READ = "every layout that a reader wants"
     SMALLER = "where it lives or as it is read, whichever is smaller"
     GATHERED = "as it is read, where a collective brings it there"
     EXCHANGED = "where it lives, where a collective takes it from there"
+    BOTH = "as two readers read it, where they read it alike; else where it may live in least"
 
 
 @dataclass(frozen=True, slots=True)

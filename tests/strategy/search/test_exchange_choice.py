@@ -17,9 +17,7 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.plan.verify import verify
-from strategy.program.program import Program
-from strategy.search.candidate.simulated_plan import SimulatedStep
-from strategy.search.exchange_choice import COUNTS, with_exchange
+from strategy.search.exchange_choice import COUNTS, _rounds, with_exchange
 from strategy.search.search import search
 from strategy.space.request import Pins, Request
 from tests.support.small_plans import config_of, deduced_plan, request, simulated
@@ -42,18 +40,23 @@ def test_where_nothing_overlaps_one_bucket_holds_all() -> None:
     assert verify(found) == []
 
 
-def test_where_it_does_the_fastest_that_was_simulated_is_kept() -> None:
+def test_where_it_does_the_fastest_of_all_sizes_is_found() -> None:
     asked, plan = plan_of(overlaps=True)
-    seen: list[SimulatedStep] = []
-
-    def watched(program: Program) -> SimulatedStep:
-        seen.append(simulated(program))
-        return seen[-1]
-
-    found = with_exchange(asked, plan, watched, UNLIMITED)
-    assert len(COUNTS) <= len(seen) <= len(COUNTS) + 1
-    assert found.claims.step_time_s == min(one.step_time_s for one in seen) < plan.claims.step_time_s
+    found = with_exchange(asked, plan, simulated, UNLIMITED)
+    total = sum(bucketable_bytes(plan.priced))
+    pinned = (Pins(bucket_bytes=-(-total // count), exchange_streams=1) for count in COUNTS)
+    each = [with_exchange(replace(asked, pins=one), plan, simulated, UNLIMITED).claims.step_time_s for one in pinned]
+    assert found.claims.step_time_s <= min(each) < plan.claims.step_time_s
     assert verify(found) == []
+
+
+def test_sizes_are_looked_at_two_at_a_time_until_the_best_has_worse_ones_beside_it() -> None:
+    steps = [9.0, 7.0, 5.0, 4.0, 6.0, 8.0]
+    assert list(_rounds(6, steps.__getitem__)) == [[1, 3], [2, 4]]
+    assert list(_rounds(6, float)) == [[1, 3], [0, 2]]
+    assert list(_rounds(6, lambda i: -i)) == [[1, 3], [2, 4], [5]]
+    assert list(_rounds(1, lambda i: 1.0)) == [[0]]
+    assert list(_rounds(0, lambda i: 1.0)) == []
 
 
 def test_the_claims_are_those_of_the_program_and_the_bound_is_that_of_the_layout(tmp_path: Path) -> None:
