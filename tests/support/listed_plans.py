@@ -106,6 +106,7 @@ class Listed:
 def candidates(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices, batch and time that the pins allow, with every way to save memory."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    savings = _savings(request)
     for dp, tp, pp in itertools.product(range(1, devices + 1), repeat=3):
         if dp * tp * pp != devices:
             continue
@@ -115,7 +116,7 @@ def candidates(request: Request) -> Iterator[PlanConfig]:
             values = dp, tp, pp, micro, count
             if not all(pin in (None, value) for pin, value in zip(wanted, values, strict=True)):
                 continue
-            saving = _savings(request), _stages_of_zero(request, dp), _shares_of_experts(request, dp)
+            saving = savings, _stages_of_zero(request, dp), _shares_of_experts(request, dp)
             for (schedule, laps), (recompute, offload), stage, ep in itertools.product(
                 _schedules(request, pp, count), *saving
             ):
@@ -190,7 +191,7 @@ def _recomputes(request: Request) -> list[Recompute]:
 def _savings(request: Request) -> list[tuple[Recompute, Offload]]:
     """What is computed again, with what waits on the host: all that the passes find something for."""
     found = [(recompute, offload) for recompute in _recomputes(request) for offload in _offloads(request)]
-    return [pair for pair in found if _finds_something(request, *pair)]
+    return [pair for pair in found if pair[1] is Offload.NONE or _finds_something(request, *pair)]
 
 
 def _offloads(request: Request) -> list[Offload]:

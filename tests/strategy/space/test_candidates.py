@@ -99,6 +99,8 @@ def test_what_saves_memory_costs_no_less_than_what_does_not(asked: Request) -> N
         assert free is not None
         assert others
         for again in others:
+            if again.offload is not Offload.NONE and again.recompute is not Recompute.NONE:
+                continue
             saving = solve_candidate(plenty, again, rules=free_rules(again))
             assert saving is not None
             assert free.bound_ns <= saving.objective_ns
