@@ -11,8 +11,8 @@ QUICK := tests/test_house.py tests/test_layers.py tests/test_order.py tests/stra
   tests/strategy/passes/test_training.py tests/strategy/passes/test_updates.py tests/strategy/passes/test_zero_layouts.py \
   tests/strategy/lowering/test_stage_order.py tests/strategy/lowering/test_traffic.py tests/strategy/space/test_rules.py \
   tests/strategy/comm/test_busiest_rank.py tests/strategy/comm/test_chains.py tests/strategy/comm/test_hierarchical.py \
-  tests/strategy/comm/test_rank_parts.py tests/strategy/ilp/test_check.py tests/strategy/ilp/test_problem.py \
-  tests/strategy/ilp/test_problem_file.py tests/strategy/ilp/solve/test_elimination.py tests/strategy/ilp/solve/test_evaluate.py \
+  tests/strategy/comm/test_rank_parts.py tests/strategy/comm/test_transfer.py tests/strategy/ilp/test_check.py \
+  tests/strategy/ilp/test_problem.py tests/strategy/ilp/test_problem_file.py tests/strategy/ilp/solve/test_elimination.py tests/strategy/ilp/solve/test_evaluate.py \
   tests/strategy/ilp/solve/test_joins.py tests/strategy/ilp/solve/test_message_bound.py tests/strategy/plan/test_plan.py \
   tests/executor/test_checkpoint.py
 

@@ -39,6 +39,15 @@ def test_no_tracked_file_is_large() -> None:
     assert large == {}
 
 
+LONGEST = 500
+"""Lines of a module: a file holds one idea, and a longer one has been seen to hold two."""
+
+
+def test_no_module_is_long() -> None:
+    lines = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {name: count for name, count in lines.items() if count > LONGEST} == {}
+
+
 def test_every_folder_of_code_is_a_package() -> None:
     """A folder without `__init__.py` would be left out by mypy and the import contracts."""
     folders = {path.parent for path in SOURCES if "notebooks" not in path.parts}
@@ -314,7 +323,7 @@ PARSED_NAMES = {
     "strategy/models/huggingface/weights.py": "likewise",
     "strategy/models/imported": "names in files of other frameworks, as their exporters chose them",
     "strategy/trainers": "names in files of other trainers, as their authors chose them",
-    "strategy/plan/plan.py": "units at the end of the names of fields",
+    "strategy/plan/document_reader.py": "units at the end of the names of fields",
     "simulator/machine.py": "units at the end of the names of columns",
     "executor/checkpoint": "names of folders and files",
     "executor/supervision/heartbeat.py": "names of files",
@@ -390,10 +399,13 @@ def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
     assert names_taken_apart(ast.parse(line)) != []
 
 
-IMPORTED_AS = {"cupy-cuda13x": "cupy", "pyyaml": "yaml"}
+IMPORTED_AS = {"cupy-cuda13x": "cupy", "nvmath-python": "nvmath", "pyyaml": "yaml"}
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
-PLUGINS = {"pytest-timeout", "pytest-xdist", "onnxscript", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"}
-"""Programs, the kernel of a notebook, plug-ins, and a library with its headers: used without being imported."""
+PLUGINS = {
+    *("pytest-timeout", "pytest-xdist", "onnxscript"),
+    *("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn-cu13"),
+}
+"""Programs, the kernel of a notebook, plug-ins, and libraries with their headers: used without being imported."""
 
 
 def test_every_extra_is_imported_by_something() -> None:
@@ -430,7 +442,7 @@ STARTS = (
 """The command, the front end, the search that programs pass to it, the exchange of a loop of one's own, and C's."""
 RUN = (
     *("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks"),
-    "executor.exchange.c_interface.build",
+    *("executor.exchange.c_interface.build", "executor.gpu_acceptance.__main__"),
 )
 """With `python -m`, by `make`, by the demo and by who writes C."""
 PROOF = ("simulator.reference",)

@@ -17,6 +17,7 @@ from strategy.base.errors import EnvironmentLacks, InputError
 
 _FOLDER_VARIABLE = "SBPLAN_RUN_FOLDER"
 _LAUNCHED_VARIABLE = "SBPLAN_LAUNCHED"
+_NCCL_SHARES_FROM = 23000
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -93,6 +94,20 @@ def rank_environment() -> dict[str, str]:
     variables = dict.fromkeys(_THREAD_VARIABLES, "1")
     os.environ.update(variables)
     return variables
+
+
+def share_device(nccl: int, rank: int) -> None:
+    """Let NCCL of this version (23204 is 2.32.4) put this rank on a device that other ranks of its job use too.
+
+    It refuses two ranks of one host on one device: before 2.30 it is told that hosts differ, and to go over loopback
+    (NCCL, "Environment Variables"). To be called before NCCL is.
+    """
+    if nccl >= _NCCL_SHARES_FROM:
+        os.environ.update({"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_NET_GDR_LEVEL": "LOC"})
+        return
+    over_loopback = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    without = {"NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+    os.environ.update({"NCCL_HOSTID": f"r{rank}", "NCCL_MAX_CTAS": "2", **over_loopback, **without})
 
 
 def run_folder() -> Path:

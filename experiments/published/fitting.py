@@ -28,6 +28,7 @@ from strategy.closed_form.fit import Fit, fit
 from strategy.closed_form.job import Jobs
 from strategy.closed_form.price import Pricing
 from strategy.closed_form.products import Floats
+from strategy.closed_form.work import measure
 from strategy.hardware.devices import DEVICES, GIB, DeviceSheet
 
 Mask = npt.NDArray[np.bool_]
@@ -128,17 +129,21 @@ def read_runs(rows: Sequence[Row], links: Constants) -> Runs:
     families = tuple(family_of(row.cells) for row in rows)
     memory = [measured_memory(row.cells) or ("", np.nan) for row in rows]
     sizes = Counter(families)
-    jobs = Jobs.of([candidate.job for row in rows for candidate in row.candidates])
     return Runs(
         rows=tuple(rows),
         mixture=Mixture.of(rows),
-        pricing=Pricing(jobs, links),
+        pricing=Pricing(jobs_of(rows), links),
         seconds=np.array([measured_seconds(row.cells) or np.nan for row in rows]),
         memory_gib=np.array([held for _, held in memory]),
         memory_of=tuple(column for column, _ in memory),
         families=families,
         weights=np.array([_SHARE * sizes[name] ** (_MORE - 1) for name in families]),
     )
+
+
+def jobs_of(rows: Sequence[Row]) -> Jobs:
+    """All that rows may have been, in the order of their `Mixture`."""
+    return Jobs.of([candidate.job for row in rows for candidate in row.candidates])
 
 
 def measured_rows() -> list[Row]:
@@ -159,20 +164,23 @@ def fit_time(runs: Runs, mask: Mask, start: Constants | None = None, declared: S
 
 def fit_memory(runs: Runs, mask: Mask) -> Fit:
     """Constants of memory from the runs of a mask that report it; families have equal say."""
-    mask = mask & np.isfinite(runs.memory_gib)
-    frameworks = [row.candidates[0].job.framework for row in runs.rows]
-    reserved = np.array([name in RESERVED for name in frameworks])
-    allocated = np.array([column == MEMORY[0] for column in runs.memory_of])
-    sizes = Counter(np.array(runs.families)[mask].tolist())
-    weights = np.array([30 / sizes[name] for name in np.array(runs.families)[mask].tolist()])
+    reporting = np.flatnonzero(mask & np.isfinite(runs.memory_gib))
+    rows = [runs.rows[run] for run in reporting]
+    families = [runs.families[run] for run in reporting]
+    mixture, jobs = Mixture.of(rows), jobs_of(rows)
+    work = measure(jobs)
+    reserved = np.array([row.candidates[0].job.framework in RESERVED for row in rows])
+    allocated = np.array([runs.memory_of[run] == MEMORY[0] for run in reporting])
+    sizes = Counter(families)
+    weights = np.array([30 / sizes[name] for name in families])
 
     def model(constants: Constants) -> Floats:
-        held = memory.footprint(runs.pricing.jobs, runs.pricing.work, constants)
-        seen = np.where(reserved, runs.mixture.mean(held.reserved), runs.mixture.mean(held.driver))
-        seen = np.where(allocated, runs.mixture.mean(held.allocated), seen)
-        return np.asarray(seen[mask] / GIB, dtype=float)
+        held = memory.footprint(jobs, work, constants)
+        seen = np.where(reserved, mixture.mean(held.reserved), mixture.mean(held.driver))
+        seen = np.where(allocated, mixture.mean(held.allocated), seen)
+        return np.asarray(seen / GIB, dtype=float)
 
-    return fit(model, runs.memory_gib[mask], weights, memory.CONSTANTS)
+    return fit(model, runs.memory_gib[reporting], weights, memory.CONSTANTS)
 
 
 def open_rows() -> Sequence[str]:

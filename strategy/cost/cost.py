@@ -32,11 +32,11 @@ from strategy.comm.busiest_rank import (
     busiest_position,
     most_sent,
     most_sent_in_parts,
-    most_transferred,
     node_groups,
 )
 from strategy.comm.hierarchical import PARTS, box_size, span_of
 from strategy.comm.rank_parts import transfer_task
+from strategy.comm.transfer import most_transferred
 from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets, least_of_sheet
 from strategy.cost.kernel_prices import product_seconds
 from strategy.cost.measurement import CostKey, Features

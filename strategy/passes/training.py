@@ -24,6 +24,7 @@ from strategy.models.base import Model
 from strategy.nn.layers import set_training
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
+from strategy.passes.fusion import fuse
 from strategy.passes.loss_scale import add_adjustment, scaled_count, scaled_loss
 from strategy.passes.mixed_precision import Precision, mixed_precision
 from strategy.passes.parameter_groups import ParameterGroup
@@ -50,6 +51,7 @@ class Training:
         max_norm: of the mean gradient, over all parameters together; infinity does not clip.
         dtype: of parameters, their gradients and state, and of floating-point inputs.
         precision: of what is computed between them (see `mixed_precision`); with fp16 the loss is scaled.
+        fused: whether pairs of ops that GPUs have one kernel for are one op each (see `fusion`).
         skip_nonfinite: whether a step whose gradients are not all finite changes nothing; with fp16 it never does.
         loss_scale, scale_period, scale_growth, scale_backoff: of fp16: the scale of the first step, the good steps in a
             row after which it is multiplied by the growth, and what a skipped step multiplies it by. Losses are sums,
@@ -84,6 +86,7 @@ class Training:
     decay_factor: float = 0.1
     frozen: tuple[str, ...] = ()
     precision: Precision = Precision.FULL
+    fused: bool = False
     skip_nonfinite: bool = False
     loss_scale: float = 4096.0
     scale_period: int = 2000
@@ -209,6 +212,7 @@ def training_graph(model: Model, training: Training, watch: Watch | None = None)
 def evaluation_graph(model: Model, training: Training) -> Graph:
     """The graph that reports loss and count of one global batch; all parameters are frozen, by their training names."""
     builder, loss, count = _trace(model, training, trains=False)
+    _fuse(builder, (loss, count), training)
     _mix(builder, (loss, count), training)
     producer = {name: op for op in builder.ops for name in op.outputs}
     sums = [_accumulated(builder, name, None, training, producer, phase=Phase.FORWARD) for name in (loss, count)]
@@ -226,6 +230,7 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
         InputError: a pattern of `training.frozen` matches no variable, or nothing is left to train.
     """
     frozen = _frozen(builder, training)
+    _fuse(builder, (loss, count), training)
     if training.precision.half is not None:
         _mix(builder, (loss, count), training)
         if watch is not None:
@@ -277,6 +282,13 @@ def _mix(builder: GraphBuilder, whole: Sequence[str], training: Training) -> Non
     if training.precision.half is not None:
         mixed = mixed_precision(Graph(builder.values, tuple(builder.ops)), training.precision.half, whole)
         builder.values, builder.ops = dict(mixed.values), list(mixed.ops)
+
+
+def _fuse(builder: GraphBuilder, kept: Sequence[str], training: Training) -> None:
+    """Fuse pairs of ops of a forward pass, if the training says so."""
+    if training.fused:
+        found = fuse(Graph(builder.values, tuple(builder.ops)), kept)
+        builder.values, builder.ops = dict(found.values), list(found.ops)
 
 
 def _frozen(builder: GraphBuilder, training: Training) -> set[str]:

@@ -19,7 +19,6 @@ from typing import Any
 
 from strategy.base.errors import InputError, PlanError, SbplanError
 from strategy.base.files import read_json, write_atomic
-from strategy.base.limits import LARGEST, LONGEST_ACT_S
 from strategy.comm.boxing import BoxingStep
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
@@ -27,7 +26,7 @@ from strategy.cost.measurement import CostKey
 from strategy.graph.graph import Graph
 from strategy.graph.ops.learning_rate import Decay
 from strategy.graph.signature import Signature
-from strategy.hardware.cluster import NETWORKS, AlikeNodes, Cluster, Device, Host, Link
+from strategy.hardware.cluster import NETWORKS, AlikeNodes, Cluster, Device, Host
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import Context, Offload, PlanConfig, Recompute
 from strategy.layout.layout import Conversion, Copy, Home, Layout, Stages
@@ -39,9 +38,10 @@ from strategy.passes.parameter_groups import ParameterGroup
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
+from strategy.plan.document_reader import DocumentReader
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement, Space
-from strategy.sbp.sbp import NdSbp, format_nd, parse_nd
+from strategy.sbp.sbp import format_nd
 from strategy.sbp.tensor import DType
 
 FORMAT = 3
@@ -185,7 +185,7 @@ def _model_document(plan: Plan) -> dict[str, Any]:
 
 def _training_document(training: Training) -> dict[str, Any]:
     """JSON knows no infinity: that of a norm which clips nothing is written as text."""
-    found = _without_empty(dataclasses.asdict(training), "groups")
+    found = _without_empty(dataclasses.asdict(training), "groups", "fused")
     return {**found, "max_norm": UNLIMITED} if math.isinf(training.max_norm) else found
 
 
@@ -241,7 +241,7 @@ def read_plan(path: Path) -> Plan:
         PlanError: a hash is not that of the content, or a value is of a wrong type or out of range.
     """
     content = read_json(path)
-    reader = _Reader(str(path))
+    reader = DocumentReader(str(path))
     found = reader.mapping(content, "plan")
     if found.get("format") != FORMAT:
         raise PlanError("not a plan of this format", where=str(path), got=found.get("format"), expected=str(FORMAT))
@@ -258,118 +258,7 @@ def read_plan(path: Path) -> Plan:
         raise PlanError("not a well-formed plan", where=str(path), got=f"{type(error).__name__}: {error}") from error
 
 
-class _Reader:
-    """Typed access to parsed JSON; every refusal names the key."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def mapping(self, value: Any, key: str) -> dict[str, Any]:
-        """A JSON object."""
-        if not isinstance(value, dict):
-            raise PlanError("not an object", where=f"{self.path}: {key}", got=value)
-        return value
-
-    def record(self, kind: type[Any], value: Any, key: str, **converted: Any) -> Any:
-        """A dataclass from a JSON object with exactly its fields; scalars must have the annotated type."""
-        content = self.mapping(value, key)
-        fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
-        unknown = [name for name in content if name not in fields]
-        missing = [name for name in fields if name not in content and name not in converted]
-        if unknown or missing:
-            raise PlanError("keys differ", where=f"{self.path}: {key}", got=unknown, expected=f"also {missing}")
-        arguments = {name: self._scalar(content[name], fields[name], f"{key}.{name}") for name in content}
-        return kind(**{**arguments, **converted})
-
-    def _scalar(self, value: Any, annotation: str, key: str) -> Any:
-        if annotation == "tuple[int, ...]":
-            return self.integers(value, key)
-        if annotation == "tuple[float, ...]":
-            return self.figures(value, key)
-        if annotation.endswith(" | None") and value is None:
-            return None
-        annotation = annotation.removesuffix(" | None")
-        kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
-        wanted = kinds.get(annotation)
-        boolean = isinstance(value, bool) and annotation != "bool"
-        if wanted is not None and (boolean or not isinstance(value, wanted)):
-            raise PlanError("a wrong type", where=f"{self.path}: {key}", got=value, expected=annotation)
-        if wanted == (int,) and abs(value) > LARGEST:
-            raise PlanError("a number out of range", where=f"{self.path}: {key}", expected="64 bits")
-        return float(value) if annotation == "float" else value
-
-    def link(self, value: Any, key: str) -> Link:
-        """A level of the network."""
-        found: Link = self.record(Link, {"overlaps": None, **self.mapping(value, key)}, key)
-        return found
-
-    def integer(self, value: Any, key: str) -> int:
-        """A whole number of 64 bits."""
-        found: int = self._scalar(value, "int", key)
-        return found
-
-    def integers(self, value: Any, key: str) -> tuple[int, ...]:
-        """A list of whole numbers."""
-        if not isinstance(value, list):
-            raise PlanError("not a list of numbers", where=f"{self.path}: {key}", got=value)
-        return tuple(self.integer(item, key) for item in value)
-
-    def figures(self, value: Any, key: str) -> tuple[float, ...]:
-        """A list of numbers."""
-        if not isinstance(value, list):
-            raise PlanError("not a list of numbers", where=f"{self.path}: {key}", got=value)
-        return tuple(self._scalar(item, "float", key) for item in value)
-
-    def listed(self, value: Any, key: str = "training.groups") -> list[Any]:
-        """A list."""
-        if not isinstance(value, list):
-            raise PlanError("not a list", where=f"{self.path}: {key}", got=value)
-        return value
-
-    def texts(self, value: Any, key: str) -> tuple[str, ...]:
-        """A list of texts."""
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise PlanError("not a list of texts", where=f"{self.path}: {key}", got=value)
-        return tuple(value)
-
-    def rates_and_times(self, record: Any, key: str) -> None:
-        """Refuse rates below one per second, ratios that are not above zero, shares of one and times that cannot be."""
-        for name in (field.name for field in dataclasses.fields(record)):
-            value = getattr(record, name)
-            if name.endswith("_per_s"):
-                legal = 1.0 <= value <= LARGEST
-            elif name.endswith("_s") or name.startswith("s_per_"):
-                legal = 0.0 <= value <= LONGEST_ACT_S
-            elif name.endswith("_speedup"):
-                legal = 1 / LARGEST <= value <= LARGEST
-            elif name == "slowdown":
-                legal = 0.0 <= value < 1.0
-            else:
-                continue
-            if not legal:
-                raise PlanError("a rate or time out of range", where=f"{self.path}: {key}.{name}", got=value)
-
-    def seconds(self, value: Any, key: str) -> float:
-        """A time that is neither negative nor endless."""
-        found: float = self._scalar(value, "float", key)
-        if not 0.0 <= found <= LONGEST_ACT_S:
-            raise PlanError("a time out of range", where=f"{self.path}: {key}", got=value)
-        return found
-
-    def layout(self, value: Any, key: str) -> NdSbp:
-        """One NdSbp."""
-        if not isinstance(value, list):
-            raise PlanError("not a list of SBPs", where=f"{self.path}: {key}", got=value)
-        return parse_nd(value, where=f"{self.path}: {key}")
-
-    def layouts(self, value: Any, key: str) -> tuple[NdSbp, ...]:
-        """Several NdSbps."""
-        if not isinstance(value, list):
-            raise PlanError("not a list of layouts", where=f"{self.path}: {key}", got=value)
-        return tuple(self.layout(item, key) for item in value)
-
-
-def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
+def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
     model = dict(reader.mapping(found["model"], "model"))
     name, family = model.pop("name"), FAMILIES.get(model.pop("family"))
     if family is None:
@@ -407,7 +296,12 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         model=dimensions,
         training=reader.record(
             Training,
-            {"groups": [], **training, **({"max_norm": math.inf} if training["max_norm"] == UNLIMITED else {})},
+            {
+                "groups": [],
+                "fused": False,
+                **training,
+                **({"max_norm": math.inf} if training["max_norm"] == UNLIMITED else {}),
+            },
             "training",
             dtype=DType(training["dtype"]),
             optimizer=Optimizer(training["optimizer"]),
@@ -443,7 +337,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     )
 
 
-def _parameter_group_of(reader: _Reader, content: Any) -> ParameterGroup:
+def _parameter_group_of(reader: DocumentReader, content: Any) -> ParameterGroup:
     group = reader.mapping(content, "training.groups")
     names = reader.texts(group.get("names"), "training.groups.names")
     found: ParameterGroup = reader.record(ParameterGroup, group, "training.groups", names=names)
@@ -459,7 +353,7 @@ def _coefficients_document(coefficients: Mapping[CostKey, Coefficients]) -> dict
     return found
 
 
-def _group_of(reader: _Reader, content: Any, key: str) -> AlikeNodes:
+def _group_of(reader: DocumentReader, content: Any, key: str) -> AlikeNodes:
     """One of several groups of nodes."""
     group = reader.mapping(content, key)
     parts: dict[str, Any] = {
@@ -476,7 +370,7 @@ def _group_of(reader: _Reader, content: Any, key: str) -> AlikeNodes:
     return found
 
 
-def _coefficients_of(reader: _Reader, content: Any) -> dict[CostKey, Coefficients]:
+def _coefficients_of(reader: DocumentReader, content: Any) -> dict[CostKey, Coefficients]:
     found: dict[CostKey, Coefficients] = {}
     for kind, entries in reader.mapping(content, "calibration.coefficients").items():
         where = f"calibration.coefficients.{kind}"
@@ -497,7 +391,7 @@ def _coefficients_of(reader: _Reader, content: Any) -> dict[CostKey, Coefficient
     return found
 
 
-def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:
+def _layout_of(reader: DocumentReader, found: Mapping[str, Any]) -> Layout:
     placements = []
     for index, entry in enumerate(found["stages"]):
         where = f"stages.{index}"

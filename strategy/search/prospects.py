@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import replace
 
 import numpy as np
 
-from strategy.bounds.least_exchange import converter_of, handed_on_by_layer
+from strategy.bounds.least_exchange import handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
+from strategy.cost.measurement import Features
 from strategy.layout.config import PlanConfig, Recompute
-from strategy.layout.layout import Home
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
-from strategy.sbp.sbp import B, P, Split, is_legal_layout
+from strategy.program.program import ActKind
 from strategy.search.box import Box
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import between_places, pipelined
+from strategy.space.axis_orders import placements_of
 from strategy.space.request import Request
 
 TIE = 0.005
@@ -33,6 +33,8 @@ HARDER = 6.0
 """By this factor bytes count more after every such proposal."""
 MOST_TRIES, FIRST_TRIES = 4, 8
 """So often proposals of a box are made to hold less: once something fits, and before."""
+GRAIN = 1 / 128
+"""Part of the memory that is told from none."""
 SETTLED = 0.03
 """By this part what fits may take longer than what does not, for a box to be proposed."""
 ALL_SAVED, AGAIN_SAVED = 2.5, 1.2
@@ -69,18 +71,25 @@ class Prospects:
 
         Its prices are those at which proposals are likely to fit.
         """
-        within, best = box.within, None
-        for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
-            if within is not None and bound_ns < most_ns:
-                found = within.bound(config, self._crowding(box, config), exact=False)
-                if found.step_ns is not None and (best is None or found.step_ns < (best.step_ns or 0)):
-                    best = found
+        within, best, least_ns = box.within, None, most_ns
+        for i in sorted(range(len(box.configs)), key=box.bounds_ns.__getitem__):
+            if within is None or box.bounds_ns[i] >= least_ns:
+                break
+            config = box.configs[i]
+            found = within.bound(config, self._crowding(box, config), exact=False)
+            if found.step_ns is not None and (best is None or found.step_ns < least_ns):
+                best, least_ns = found, found.step_ns
         return best
 
     def _crowding(self, box: Box, config: PlanConfig) -> float:
-        """Bytes that a configuration holds beside those that bounds count, as proposals have shown."""
+        """Bytes that a configuration holds beside those that bounds count, as proposals have shown, about.
+
+        In whole `GRAIN`s of the memory: what is bounded with so much less memory is bounded once.
+        """
         of_sample = self.crowding.get(config.schedule, 0.0)
-        return box.crowding.get(config.schedule, of_sample * config.micro_batch / (config.tp * config.cp))
+        nbytes = box.crowding.get(config.schedule, of_sample * config.micro_batch / (config.tp * config.cp))
+        grain = GRAIN * self.request.memory_limit_bytes
+        return round(nbytes / grain) * grain
 
     def likely_to_fit(self, box: Box, most_ns: float) -> FloatArray:
         """The weights of proposals: bytes count what they are worth in the memory that is left in truth, or more.
@@ -142,7 +151,8 @@ class Prospects:
         too_many = self.too_many.get(_of_memory(box.configs[0]), math.inf) <= box.configs[0].micro_batch
         state: object = too_many, box.bound_ns
         if box.within is not None:
-            state = state, len(box.within.cuts), tuple(self.crowding.values())
+            by_schedule = {config.schedule: config for config in box.configs}
+            state = state, len(box.within.cuts), tuple(self._crowding(box, one) for one in by_schedule.values())
         if box.promise[0] != state:
             if not math.isfinite(box.bound_ns):
                 guess_ns = math.inf
@@ -183,16 +193,14 @@ class Prospects:
         return self.sent_ns[key]
 
     def _adding_up_ns(self, config: PlanConfig) -> float:
-        spec = handed_on_by_layer(self.work.graph(Recompute.NONE))
-        if config.tp == 1 or spec is None:
+        """One all-reduce of what a layer hands on, among the ranks of a tensor axis."""
+        handed_on = handed_on_by_layer(self.work.graph(Recompute.NONE))
+        if config.tp == 1 or handed_on is None:
             return 0.0
-        samples = config.micro_batch * config.dp
-        spec = replace(spec, shape=(samples, *spec.shape[1:]))
-        along = [Split(min(i, 1)) if size > 1 else B for i, size in enumerate(config.mesh[:-1])]
-        source, target = (*along, P), (*along, B)
-        if not all(is_legal_layout(spec.shape, end, config.mesh) for end in (source, target)):
-            return 0.0
-        return sum(converter_of(self.work, config).prices_ns(spec, Home(0, source), 0, target))
+        nbytes, cost = handed_on.nbytes * config.micro_batch // config.cp, self.request.cost
+        level = cost.cluster.level(placements_of(config)[0].devices[: config.tp])
+        sent = 2 * (config.tp - 1) * nbytes // config.tp
+        return cost.seconds(Features(ActKind.ALL_REDUCE, 0, sent, config.tp - 1, level)) * 1e9
 
 
 def _of_memory(config: PlanConfig) -> object:

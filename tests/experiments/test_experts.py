@@ -12,14 +12,14 @@ import pytest
 from strategy.base.budget import Budget
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training
-from strategy.plan.plan import Plan, write_plan
+from strategy.plan.plan import Plan
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.sbp.tensor import DType
 from strategy.search.search import search
 from strategy.space.deduce import Deduction
 from strategy.space.request import Pins
-from tests.mpi.jobs import run_well
+from tests.mpi.trainings import losses_of, trained_by
 from tests.support.small_plans import request, simulated
 
 MODEL = MixtralConfig(2, 16, 2, 1, 12, 4, 2, 8, 256)
@@ -58,24 +58,14 @@ def plan_of(layout: str) -> Plan:
     return search(replace(asked, pins=pins, deduction=deduction), simulate=simulated, budget=Budget.of(55)).plan
 
 
-@cache
-def losses_of(layout: str, folder: Path) -> list[float]:
-    """Of a training run under mpiexec."""
-    plan = plan_of(layout)
-    path = folder / f"{layout}.json"
-    write_plan(plan, path)
-    ranks = plan.ranks if plan.ranks > 1 else None
-    ended = run_well(folder, "train", path, "--steps", STEPS, "--json", ranks=ranks)
-    return [document["loss"] for document in ended.documents[:-1]]
-
-
 @pytest.mark.mpi
-@pytest.mark.parametrize("layout", list(LAYOUTS)[1:])
-def test_experts_learn_what_one_rank_learns(layout: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    alone, found = losses_of("alone", folder), losses_of(layout, folder)
-    assert alone[-1] < alone[0]
-    assert found == pytest.approx(alone, rel=1e-10)
+def test_experts_learn_what_one_rank_learns(tmp_path: Path) -> None:
+    layouts = list(LAYOUTS)[1:]
+    (alone,) = trained_by(tmp_path, [plan_of("alone")], STEPS)
+    wanted = losses_of(alone)
+    assert wanted[-1] < wanted[0]
+    for layout, found in zip(layouts, trained_by(tmp_path, [plan_of(name) for name in layouts], STEPS), strict=True):
+        assert losses_of(found) == pytest.approx(wanted, rel=1e-10), layout
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS)[1:])

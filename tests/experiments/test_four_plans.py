@@ -14,10 +14,10 @@ import pytest
 from strategy.layout.config import Offload, Recompute
 from strategy.models import find_model
 from strategy.passes.training import Training
-from strategy.plan.plan import Plan, write_plan
+from strategy.plan.plan import Plan
 from strategy.sbp.tensor import DType
 from strategy.space.deduce import Deduction
-from tests.mpi.jobs import run_well
+from tests.mpi.trainings import losses_of, trained_by
 from tests.support.small_plans import config_of, plan_by_rules, request
 
 STEPS, RANKS = 6, 4
@@ -73,27 +73,18 @@ def plan_of(model: str, name: str) -> Plan:
     return plan_by_rules(asked, config, way.rules)
 
 
-@cache
-def losses_of(folder: Path, model: str, name: str) -> list[float]:
-    """Of a training on real text, under mpiexec where there are several ranks."""
-    plan = plan_of(model, name)
-    path = folder / f"{model} {plan.plan_hash}.json"
-    write_plan(plan, path)
-    ranks = plan.ranks if plan.ranks > 1 else None
-    ended = run_well(folder, "train", path, "--steps", STEPS, "--json", ranks=ranks)
-    assert ended.documents[-1]["register_bytes"] == list(plan.claims.peak_memory_bytes)
-    return [document["loss"] for document in ended.documents[:-1]]
-
-
 @pytest.mark.mpi
-@pytest.mark.parametrize(("model", "name"), [(model, name) for model, names in CASES.items() for name in names])
-def test_four_ranks_learn_what_one_learns(model: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    assert plan_of(model, name).ranks == RANKS
-    alone, found = losses_of(folder, model, "alone"), losses_of(folder, model, name)
-    assert len(alone) == STEPS
-    assert alone[-1] < 0.9 * alone[0]
-    assert found == pytest.approx(alone, rel=1e-9)
+@pytest.mark.parametrize("model", CASES)
+def test_four_ranks_learn_what_one_learns(model: str, tmp_path: Path) -> None:
+    plans = [plan_of(model, name) for name in CASES[model]]
+    assert {plan.ranks for plan in plans} == {RANKS}
+    (alone,) = trained_by(tmp_path, [plan_of(model, "alone")], STEPS)
+    wanted = losses_of(alone)
+    assert len(wanted) == STEPS
+    assert wanted[-1] < 0.9 * wanted[0]
+    for name, plan, found in zip(CASES[model], plans, trained_by(tmp_path, plans, STEPS), strict=True):
+        assert losses_of(found) == pytest.approx(wanted, rel=1e-9), name
+        assert found[-1]["register_bytes"] == list(plan.claims.peak_memory_bytes), name
 
 
 @pytest.mark.parametrize("model", CASES)

@@ -65,10 +65,10 @@ def test_another_stands_in_for_a_pair_without_a_plan() -> None:
     assert first != second
     assert (first.schedule, first.covers) == (second.schedule, second.covers)
     nothing_fits = replace(TINY, request=replace(TINY.request, memory_limit_bytes=1))
-    found = measured(iter([nothing_fits, TINY]), 20.0)
+    found = measured(iter([nothing_fits, TINY]), 2.0)
     assert found is not None
     assert found.name == "gpt-tiny"
-    assert measured(iter([nothing_fits]), 5.0) is None
+    assert measured(iter([nothing_fits]), 1.0) is None
 
 
 def plan_of(zero_stage: int, pp: int) -> Plan:

@@ -572,7 +572,7 @@ def test_a_signal_ends_it_with_the_best_plan(tmp_path: Path) -> None:
     """What had no time has no bound of its own; the plan is whole. Progress says when there is something to keep."""
     out = tmp_path / "plan.json"
     command = [sys.executable, "-m", "experiments", "search", "llama2-70b", "--cluster", "dgx-h200:8"]
-    command += ["--global-batch", "64", "--out", str(out), "--time-limit", "300"]
+    command += ["--global-batch", "64", "--out", str(out), "--time-limit", "80"]
     ours, theirs = os.openpty()
     terminal = {**os.environ, "TERM": "xterm", "COLUMNS": "400"}
     job = subprocess.Popen(command, cwd=ROOT, env=terminal, stderr=theirs)

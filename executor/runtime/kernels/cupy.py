@@ -6,12 +6,10 @@ from types import ModuleType
 
 import numpy as np
 
-from executor.runtime.kernels.gpu.loader import LoadedKernels
-from executor.runtime.kernels.gpu.table import launches_of
+from executor.runtime.kernels.gpu.device import open_acts
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
-from strategy.graph.ops.half_precision import run_act
 
 _INSTALL = "install the extra `sbplan[gpu]`, or use --backend numpy"
 
@@ -32,24 +30,22 @@ class CupyKernels:
 
     host = False
 
-    def __init__(self, device: int = 0) -> None:
+    def __init__(self, device: int = 0, *, tf32: bool = False) -> None:
         self.xp = _import_cupy()
         count = self.xp.cuda.runtime.getDeviceCount()
         if device >= count:
             raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; start fewer ranks per node")
         self.xp.cuda.Device(device).use()
         self._stream = self.xp.cuda.get_current_stream()
-        self._loaded = LoadedKernels(self.xp)
+        self._acts = open_acts(self.xp, tf32=tf32)
 
     def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op, by kernels of ours where there are some, else by CuPy's; and wait for it."""
-        launches = launches_of(definition.kind, call)
-        if launches is None:
-            run_act(definition, call)
-        else:
-            for launch in launches:
-                self._loaded.launch(launch)
-        self._stream.synchronize()
+        """Run one act of an op, by kernels of its own where there are some, else by CuPy's; and wait for it.
+
+        Updates that follow one another are run together, before anything else is run or copied.
+        """
+        if self._acts.run(definition, call):
+            self._stream.synchronize()
 
     def address(self, array: Array) -> int:
         """Where an array begins in the GPU's memory."""
@@ -62,9 +58,11 @@ class CupyKernels:
 
     def download(self, array: Array, host: HostArray) -> None:
         """Copy from the GPU, and wait for it."""
+        self._acts.flush()
         array.get(out=host)
 
     def upload(self, host: HostArray, array: Array) -> None:
         """Copy to the GPU, and wait for it."""
+        self._acts.flush()
         array.set(host)
         self._stream.synchronize()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.base.errors import InputError
 from strategy.graph.graph import Attrs
-from strategy.graph.ops.traits import MEMORY_BOUND, CostClass, PrecisionClass, RecomputeClass
+from strategy.graph.ops.traits import MEMORY_BOUND, CostClass, Fusion, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, Owner, P, Partial, Reduce, Sbp, Split, may_be_partial
 from strategy.sbp.tensor import Box, Shape, TensorSpec
 
@@ -157,6 +157,8 @@ class OpDef:
     """Its output is its input, and may be laid out otherwise: a copy of a copy is one copy."""
     piecewise: bool = False
     """A rank's piece of its output is a piece of its input: ZeRO passes a parameter through it shared out as it is."""
+    fuses: Fusion | None = None
+    """Two ops that it does at once (see `passes.fusion`)."""
     expert_weights: int | None = None
     """Which input holds a weight per expert, along its first dim, if it is a parameter."""
     examples: tuple[Example, ...] = ()

@@ -7,11 +7,15 @@ gradient. Ops that are to differ have different seeds.
 
 The mask is the same on all ranks that hold an element, so terms of a sum pass: this is why a source of random numbers
 cannot be partial (its terms would have to be random and add up), and a mask by element can be applied to terms.
+
+    dropout      x            -> x / (1 - rate) or 0
+    add_dropped  x, residual  -> residual + dropout(x), as one op
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,9 +33,12 @@ from strategy.graph.ops.base import (
     expect,
     float_attr,
     int_attr,
+    linear_in,
     picks_from,
 )
+from strategy.graph.ops.elementwise import infer_alike
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.traits import Fusion
 from strategy.graph.splitmix import counter_steps, mix
 from strategy.sbp.tensor import Box, TensorSpec
 
@@ -95,9 +102,32 @@ def _run(call: Call) -> None:
         xp.copyto(flat[rows], 0, where=words < xp.uint64(drop_below(rate)))
 
 
+def _run_added(call: Call) -> None:
+    x, residual = call.inputs
+    _run(replace(call, inputs=(x,)))
+    call.outputs[0][...] += residual
+
+
 def _gradient(builder: GradientBuilder) -> None:
     if builder.wants(0):
         builder.give(0, builder.emit("dx", "dropout", (builder.output_gradient(),), builder.op.attrs))
+
+
+def _gradient_added(builder: GradientBuilder) -> None:
+    _gradient(builder)
+    builder.give(1, builder.output_gradient())
+
+
+def _infer_added(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    return infer_alike(_infer(inputs[:1], updates, attrs) + tuple(inputs), updates, attrs)
+
+
+def _signatures_added(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    return [*elementwise_signatures(inputs[0].shape, 2), linear_in([0, 1], 2)]
+
+
+def _flop_added(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    return 13 * inputs[0].size
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
@@ -118,6 +148,20 @@ OPS = (
         examples=(
             Example((TensorSpec((7, 5)),), attrs=_ATTRS),
             Example((TensorSpec((4, 6, 5)),), attrs=_ATTRS),
+        ),
+    ),
+    OpDef(
+        "add_dropped",
+        _infer_added,
+        _flop_added,
+        _signatures_added,
+        _run_added,
+        _gradient_added,
+        in_place=(0,),
+        fuses=Fusion("dropout", "add"),
+        examples=(
+            Example((TensorSpec((7, 5)),) * 2, attrs=_ATTRS),
+            Example((TensorSpec((4, 6, 5)),) * 2, attrs=_ATTRS),
         ),
     ),
 )

@@ -105,6 +105,17 @@ def counts_flop(cost: CostClass) -> bool:
     return isinstance(cost, Product | Attention | Convolution | FlopBound)
 
 
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Two ops that an op does at once: `then(first(x, ...), other)`, or `then(other, first(x, ...))`.
+
+    The op reads what `first` reads, then the other; its attributes are those of `first`.
+    """
+
+    first: str
+    then: str
+
+
 class PrecisionClass(StrEnum):
     """What an op of a forward pass computes in under mixed precision (Micikevicius et al. 2018, arXiv:1710.03740)."""
 

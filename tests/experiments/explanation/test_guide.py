@@ -22,6 +22,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_guide_runs_as_printed(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = {}

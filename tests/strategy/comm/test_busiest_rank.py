@@ -7,9 +7,8 @@ import itertools
 import pytest
 
 from strategy.comm.boxing import layouts_of, step_between
-from strategy.comm.busiest_rank import most_sent, most_transferred
-from strategy.comm.hierarchical import box_size
-from strategy.comm.rank_parts import boxing_task, transfer_task
+from strategy.comm.busiest_rank import most_sent
+from strategy.comm.rank_parts import boxing_task
 from strategy.comm.sent_bytes import most_sent_nbytes
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import Owner
@@ -45,24 +44,3 @@ def test_a_share_is_what_would_be_counted(shape: Shape, mesh: Shape) -> None:
         assert most_sent(spec, source, step, mesh) == counted, (source, step)
         steps += 1
     assert steps >= 4
-
-
-@pytest.mark.parametrize("shape", [(8, 24), (8, 9), (12,), ()])
-@pytest.mark.parametrize("meshes", [((2, 2), (2, 2)), ((2, 3), (4, 1)), ((4, 2), (2, 3)), ((1, 6), (2, 2))])
-@pytest.mark.parametrize("first", [10, 1])
-def test_a_share_of_a_transfer_is_what_would_be_counted(shape: Shape, meshes: tuple[Shape, Shape], first: int) -> None:
-    """Whether the receivers are other ranks or some of the senders."""
-    here, there = meshes
-    sender = Placement(tuple(range(here[0] * here[1])), here, ("a", "b"))
-    receiver = Placement(tuple(range(first, first + there[0] * there[1])), there, ("a", "b"))
-    spec = TensorSpec(shape, DType.FLOAT64)
-    sources, targets = (layouts_of(spec, mesh, partial=False) for mesh in meshes)
-    for source, target in itertools.product(sources, targets):
-        sent: dict[int, int] = {}
-        messages = transfer_task(spec, source, sender, target, receiver).messages
-        for message in messages:
-            if message.source != message.target:
-                sent[message.source] = sent.get(message.source, 0) + box_size(message.box)
-        ranks = {rank for message in messages for rank in (message.source, message.target)}
-        most, taking = most_transferred(spec, source, sender, target, receiver)
-        assert (most, set(taking)) == (max(sent.values(), default=0), ranks)

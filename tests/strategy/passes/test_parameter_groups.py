@@ -13,7 +13,8 @@ from strategy.models import find_model
 from strategy.passes.parameter_groups import ParameterGroup, check_groups, group_of
 from strategy.passes.training import Training, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.plan.plan import _parameter_group_of, _Reader
+from strategy.plan.document_reader import DocumentReader
+from strategy.plan.plan import _parameter_group_of
 
 GROUPS = (ParameterGroup(("*.bias", "*norm*"), weight_decay=0.3), ParameterGroup(("token",), 0.1, optimizer="sgd"))
 
@@ -54,7 +55,7 @@ def test_a_training_without_groups_has_the_graph_that_it_had() -> None:
 
 
 def test_a_group_of_a_plan_file_is_checked() -> None:
-    reader = _Reader(str(Path("plan.json")))
+    reader = DocumentReader(str(Path("plan.json")))
     given = {"names": ["*.bias"], "lr_scale": 1, "weight_decay": None, "optimizer": ""}
     assert _parameter_group_of(reader, given) == ParameterGroup(("*.bias",))
     for wrong in ({"names": "x"}, {"lr_scale": "1"}, {"weight_decay": "0"}, {"more": 1}):

@@ -112,6 +112,7 @@ def test_pins_hold() -> None:
         found_with(asked(pins=Pins(dp=3)))
 
 
+@pytest.mark.slow
 def test_less_memory_is_held_where_there_is_less() -> None:
     pins = Pins(dp=2, tp=4, pp=2, micro_batch=1, schedule=Schedule.ONE_F_ONE_B)
     plenty = found_with(asked(pins=pins)).plan
@@ -172,6 +173,7 @@ def turned(request: Request) -> Request:
     return replace(request, cost=CostModel(replace(cluster, intra=cluster.inter, inter=cluster.intra), {}))
 
 
+@pytest.mark.slow
 def test_the_order_of_the_axes_turns_with_the_links() -> None:
     """What exchanges most is where links are fast: ranks of a tensor axis share a node, or have one each."""
     pins = Pins(dp=8, tp=2, pp=1, num_micro_batches=8, recompute=Recompute.NONE, zero_stage=0)

@@ -223,7 +223,9 @@ def _dropout(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     for shape, offsets in (((3, 77), (5, 9)), ((2, 3, 4, 8), (0, 7, 2, 24)), ((2056,), (0,)), ((2, 1), (1, 1))):
         box = tuple((begin, begin + size) for begin, size in zip(offsets, shape, strict=True))
         attrs = {"rate": 0.25, "seed": 2**63 + 11}
-        yield Trial(kind, (rng.standard_normal(shape) + OFFSET,), attrs=attrs, input_boxes=(box,), number=41)
+        rest = (rng.standard_normal(shape),) if kind == "add_dropped" else ()
+        operands = (rng.standard_normal(shape) + OFFSET, *rest)
+        yield Trial(kind, operands, attrs=attrs, input_boxes=(box,) * len(operands), number=41)
 
 
 def _rotary(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
@@ -291,9 +293,9 @@ _MAKERS: Mapping[str, Maker] = {
     "cross_entropy_grad": _cross_entropy,
     "square_sum": _square_sum,
     **dict.fromkeys(("gelu", "gelu_exact", "silu"), _each(1)),
-    **dict.fromkeys(("gelu_grad", "gelu_exact_grad", "silu_grad", "bounded_swiglu"), _each(2)),
-    **dict.fromkeys(("bounded_swiglu_dgate", "bounded_swiglu_dup"), _each(3)),
-    "dropout": _dropout,
+    **dict.fromkeys(("gelu_grad", "gelu_exact_grad", "silu_grad", "bounded_swiglu", "swiglu"), _each(2)),
+    **dict.fromkeys(("bounded_swiglu_dgate", "bounded_swiglu_dup", "swiglu_grad"), _each(3)),
+    **dict.fromkeys(("dropout", "add_dropped"), _dropout),
     "rotary": _rotary,
     "gather": _gather,
     "gather_grad": _gather,

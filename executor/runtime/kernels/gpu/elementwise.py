@@ -1,4 +1,4 @@
-"""Launches of ops on elements: activations, dropout, rotary positions, casts; and of what is fused of several ops."""
+"""Launches of ops on elements: activations, dropout, rotary positions, casts."""
 
 from __future__ import annotations
 
@@ -93,26 +93,29 @@ def _over(
     return Launch(kernel, element, in_strides(size, element), (*arguments, *figures, np.int64(size), wide(arrays)))
 
 
-def swiglu(gate: Array, up: Array, out: Array) -> Launches:
-    """silu(gate) up, as one act."""
-    arrays = (gate, up, out)
-    return (_over("swiglu", element_of(gate), arrays, arrays, ()),)
+def swiglu(call: Call) -> Launches:
+    """See `strategy.graph.ops.swiglu`."""
+    return _each(swiglu, call)
 
 
-def swiglu_grad(dy: Array, gate: Array, up: Array, dgate: Array, dup: Array) -> Launches:
-    """Both gradients of `swiglu`, as one act."""
-    arrays = (dy, gate, up, dgate, dup)
-    return (_over("swiglu_grad", element_of(gate), arrays, arrays, ()),)
+def swiglu_grad(call: Call) -> Launches:
+    """See `strategy.graph.ops.swiglu`."""
+    return _each(swiglu_grad, call)
 
 
 def dropout(call: Call) -> Launches | None:
     """See `strategy.graph.ops.dropout`."""
-    return dropout_residual(call, None)
+    return _dropped(call, None)
 
 
-def dropout_residual(call: Call, residual: Array | None) -> Launches | None:
-    """residual + dropout(x), as one act; rounded once. None for more dims than there is room for."""
-    (x,), (out,), box = call.inputs, call.outputs, call.input_boxes[0]
+def add_dropped(call: Call) -> Launches | None:
+    """See `strategy.graph.ops.dropout`; rounded once."""
+    return _dropped(call, call.inputs[1])
+
+
+def _dropped(call: Call, residual: Array | None) -> Launches | None:
+    """None for more dims than there is room for."""
+    x, (out,), box = call.inputs[0], call.outputs, call.input_boxes[0]
     if not 0 < len(box) <= LEADING_DIMS + 1:
         return None
     rows, width = rows_and_width(x.shape)

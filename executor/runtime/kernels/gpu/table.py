@@ -1,12 +1,15 @@
-"""Which ops have kernels of ours: an act becomes launches, or None where the array module is to run it."""
+"""Which ops have kernels: an act becomes launches of ours, products or attention; else the array module runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from executor.runtime.kernels.gpu import elementwise, rows, slices, update
+from executor.runtime.kernels.gpu import elementwise, products, rows, slices, update
+from executor.runtime.kernels.gpu.attention import AttentionAct, attention, attention_grad
 from executor.runtime.kernels.gpu.launch import Launch
+from executor.runtime.kernels.gpu.products import MatrixProduct
 from executor.runtime.kernels.gpu.program import ELEMENTS
+from executor.runtime.kernels.gpu.update import AdamUpdate
 from strategy.graph.ops.base import Call
 from strategy.sbp.ragged import Rows
 
@@ -35,7 +38,10 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
         elementwise.bounded_swiglu,
         elementwise.bounded_swiglu_dgate,
         elementwise.bounded_swiglu_dup,
+        elementwise.swiglu,
+        elementwise.swiglu_grad,
         elementwise.dropout,
+        elementwise.add_dropped,
         elementwise.rotary,
         elementwise.cast,
         slices.gather,
@@ -44,6 +50,21 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
     )
 }
 """Kind of op -> what makes its launches: a function of the kind's own name."""
+
+PRODUCTS: Mapping[str, Callable[[Call], tuple[MatrixProduct, ...] | None]] = {
+    make.__name__: make for make in (products.matmul, products.matmul_nt, products.matmul_tn, products.batch_matmul)
+}
+"""Kind of op -> what makes its products, for cuBLASLt."""
+ATTENTION: Mapping[str, Callable[[Call], tuple[AttentionAct, ...] | None]] = {
+    make.__name__: make for make in (attention, attention_grad)
+}
+"""Kind of op -> what makes its attention, for cuDNN."""
+
+UPDATES: Mapping[str, Callable[[Call], tuple[AdamUpdate] | None]] = {update.adamw.__name__: update.adamw_update}
+"""Kind of op -> what makes its update, which is launched with others that follow it."""
+
+Work = Launch | MatrixProduct | AttentionAct | AdamUpdate
+"""What is issued to a device: by our loader, by cuBLASLt, by cuDNN; and what waits for others like it."""
 
 _INTEGERS = ("int32", "int64")
 
@@ -55,9 +76,16 @@ def launches_of(kind: str, call: Call) -> tuple[Launch, ...] | None:
     float64 are left to the array module.
     """
     make = LAUNCHES.get(kind)
+    return make(call) if make is not None and _is_plain(call) else None
+
+
+def work_of(kind: str, call: Call) -> tuple[Work, ...] | None:
+    """What one act becomes, to be issued in order; None where the array module does it."""
+    make = UPDATES.get(kind) or LAUNCHES.get(kind) or PRODUCTS.get(kind) or ATTENTION.get(kind)
+    return make(call) if make is not None and _is_plain(call) else None
+
+
+def _is_plain(call: Call) -> bool:
     arrays = (*call.inputs, *call.outputs, *call.updates)
-    if make is None or any(isinstance(array, Rows) or not array.flags.c_contiguous for array in arrays):
-        return None
-    if any(str(array.dtype) not in (*ELEMENTS, *_INTEGERS) for array in arrays):
-        return None
-    return make(call)
+    whole = all(not isinstance(array, Rows) and array.flags.c_contiguous for array in arrays)
+    return whole and all(str(array.dtype) in (*ELEMENTS, *_INTEGERS) for array in arrays)

@@ -1,4 +1,4 @@
-"""Kernels that no op of the graph asks for by itself: fused acts, casts with scales, many tensors at once."""
+"""Kernels that no op of the graph asks for by itself: casts with scales, many tensors at once; masks to the bit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import pytest
 
 from executor.runtime.kernels.gpu.elementwise import (
     cast,
-    dropout_residual,
+    dropout,
     from_e4m3,
     scaled_cast,
-    swiglu,
-    swiglu_grad,
     to_e4m3,
 )
 from executor.runtime.kernels.gpu.program import ELEMENTS
-from executor.runtime.kernels.gpu.update import AdamTensor, adamw_tensors
+from executor.runtime.kernels.gpu.update import AdamShared, AdamTensor, WaitingUpdates, adamw_tensors, adamw_update
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Workspace
 from strategy.sbp.tensor import DType
@@ -35,30 +33,10 @@ def poisoned(shape: tuple[int, ...], element: DType) -> Array:
     return np.full(shape, np.nan, element.numpy)
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
-def test_swiglu_is_silu_of_the_gate_times_up(element: DType) -> None:
-    dy, gate, up = (normal((7, 77), element, seed) for seed in range(3))
-    y, dgate, dup = (poisoned((7, 77), element) for _ in range(3))
-    run(build(element), [*swiglu(gate, up, y), *swiglu_grad(dy, gate, up, dgate, dup)])
-    d, g, u = (array.astype(np.float64) for array in (dy, gate, up))
-    s = 1 / (1 + np.exp(-g))
-    for found, right in ((y, g * s * u), (dgate, d * u * s * (1 + g * (1 - s))), (dup, d * g * s)):
-        assert error_per_row(found, right) <= TOLERANCES[element]
-
-
-@pytest.mark.parametrize("element", ELEMENTS)
-def test_a_residual_is_added_to_what_dropout_keeps(element: DType) -> None:
-    trial = Trial("dropout", (np.random.default_rng(1).standard_normal((3, 40)),), attrs={"rate": 0.4, "seed": 9})
-    call, residual = trial.call(element), normal((3, 40), element)
-    run(build(element), dropout_residual(call, residual) or ())
-    (dropped,) = wanted(call, "dropout")
-    assert error_per_row(call.outputs[0], residual.astype(np.float64) + dropped) <= TOLERANCES[element]
-
-
 def test_dropout_draws_the_masks_of_the_processor_to_the_bit() -> None:
     trial = Trial("dropout", (np.ones((5, 6, 77)),), attrs={"rate": 0.3, "seed": 3}, number=8)
     call, same = trial.call(DType.FLOAT32), trial.call(DType.FLOAT32)
-    run(build(DType.FLOAT32), dropout_residual(call, None) or ())
+    run(build(DType.FLOAT32), dropout(call) or ())
     op_definition("dropout").run(same)
     assert call.outputs[0].tobytes() == same.outputs[0].tobytes()
     assert 0.2 < (call.outputs[0] == 0).mean() < 0.4
@@ -121,7 +99,7 @@ def test_many_tensors_are_updated_at_once_and_their_copies_follow(element: DType
         inputs = (grad.astype(np.float64), np.float64(0.5), np.float64(np.float32(1e-2)))
         op_definition("adamw").run(Call(np, attrs, inputs, (), tuple(right), (box,), (), Workspace(np), 6))
         rights.append(right)
-    launches = adamw_tensors(tensors, factor, lr, None, 7, attrs)
+    launches = adamw_tensors(tensors, AdamShared(factor, lr, None, 7, attrs))
     assert [launch.grid[0] for launch in launches] == [36, 6]
     run(build(element), launches)
     for tensor, right in zip(tensors, rights, strict=True):
@@ -129,6 +107,35 @@ def test_many_tensors_are_updated_at_once_and_their_copies_follow(element: DType
             assert error_per_row(found, good) <= TOLERANCES[DType.FLOAT32]
         assert tensor.copy is not None
         assert tensor.copy.tobytes() == tensor.param.astype(element.numpy).tobytes()
+
+
+def update(figures: tuple[Array, Array], seed: int, number: int, decay: float = 0.1) -> Call:
+    """An act of AdamW with the figures that updates share."""
+    attrs = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": decay}
+    state = tuple(np.abs(normal((50 + seed,), DType.FLOAT32, seed + k)) for k in range(3))
+    inputs = (normal((50 + seed,), DType.FLOAT32, seed + 9), *figures)
+    return Call(np, attrs, inputs, (), state, (((0, 50 + seed),),) * 3, (), Workspace(np), number)
+
+
+def test_updates_that_follow_one_another_are_one_launch() -> None:
+    """Of one step and with one set of attributes, up to as many as a launch has room for; each as by itself."""
+    figures = (np.float32([0.5]).reshape(()), np.float32([1e-2]).reshape(()))
+    others = (np.float32([0.25]).reshape(()), figures[1])
+    calls = [update(figures, seed, 4) for seed in range(30)]
+    calls += [update(figures, 40, 5), update(figures, 41, 5, decay=0.0), update(others, 42, 5, decay=0.0)]
+    waiting, groups = WaitingUpdates(), []
+    for call in calls:
+        (one,) = adamw_update(call) or ()
+        groups += [list(waiting.add(one))]
+    groups += [list(waiting.take())]
+    assert [len(group) for group in groups if group] == [2, 1, 1, 1]
+    assert [index for index, group in enumerate(groups) if group] == [30, 31, 32, 33]
+    assert waiting.take() == ()
+    rights = [wanted(call, "adamw") for call in calls]
+    run(build(DType.FLOAT32), [launch for group in groups for launch in group])
+    for call, right in zip(calls, rights, strict=True):
+        errors = [error_per_row(*pair) for pair in zip(call.updates, right, strict=True)]
+        assert max(errors) <= TOLERANCES[DType.FLOAT32]
 
 
 @pytest.mark.parametrize("element", ELEMENTS)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from executor.runtime.kernels import cupy as backend
-from executor.runtime.kernels.gpu import loader
+from executor.runtime.kernels.gpu import device, loader
 from executor.runtime.kernels.gpu.build import ARCHITECTURES, cubin_name
+from executor.runtime.kernels.gpu.cudnn import AttentionPlans
 from executor.runtime.kernels.gpu.launch import Addresses, Launch
 from executor.runtime.kernels.gpu.loader import LoadedKernels, architecture_for
 from executor.runtime.kernels.gpu.program import ELEMENTS, all_parameters
@@ -21,47 +21,10 @@ from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Call, Workspace
 from strategy.sbp.tensor import DType
-from tests.support.cuda_on_host.device import build, run
-from tests.support.cuda_on_host.trials import TOLERANCES, error_per_row, trials, wanted
-
-
-class FakeCupy:
-    """What the backend asks of CuPy, with NumPy's arrays; kernels run on the host, if anything launches them."""
-
-    def __init__(self, capability: str = "90") -> None:
-        self.loaded: list[tuple[str, str]] = []
-        self.launched: list[tuple[str, tuple[Any, ...]]] = []
-        self.synchronised = 0
-        device = SimpleNamespace(compute_capability=capability, use=lambda: None)
-        stream = SimpleNamespace(synchronize=self.synchronise)
-        self.cuda = SimpleNamespace(
-            Device=lambda index=0: device,
-            get_current_stream=lambda: stream,
-            runtime=SimpleNamespace(getDeviceCount=lambda: 1),
-        )
-
-    def synchronise(self) -> None:
-        self.synchronised += 1
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
-
-    def RawModule(self, *, path: str) -> Any:
-        def get_function(name: str) -> Any:
-            self.loaded.append((Path(path).name, name))
-
-            def function(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
-                assert block == (256, 1, 1)
-                self.launched.append((name, arguments))
-                if not any(
-                    isinstance(argument, np.ndarray) and argument.dtype.type is np.void for argument in arguments
-                ):
-                    element = DType(Path(path).name.partition(".")[0])
-                    run(build(element), [Launch(name, element, (grid[0], grid[1], grid[2]), arguments)])
-
-            return function
-
-        return SimpleNamespace(get_function=get_function)
+from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
+from tests.support.cuda_on_host.host_cudnn import HostCudnn
+from tests.support.cuda_on_host.host_cupy import HostCupy
+from tests.support.cuda_on_host.trials import TOLERANCES, Trial, error_per_row, trials, wanted
 
 
 @pytest.fixture
@@ -88,7 +51,7 @@ def test_a_device_of_another_generation_is_refused(capability: int) -> None:
 
 
 def test_every_kernel_is_loaded_by_path_before_anything_runs(cubins: Path) -> None:
-    xp = FakeCupy("100")
+    xp = HostCupy("100")
     LoadedKernels(xp, cubins)
     files = [cubin_name(element, 100) for element in ELEMENTS]
     assert xp.loaded == [(file, kernel) for file in files for kernel in all_parameters()]
@@ -98,11 +61,11 @@ def test_every_kernel_is_loaded_by_path_before_anything_runs(cubins: Path) -> No
 def test_missing_cubins_are_named_with_what_makes_them(tmp_path: Path) -> None:
     command = re.escape(f"python -m executor.runtime.kernels.gpu.build --out {tmp_path}")
     with pytest.raises(EnvironmentLacks, match=rf"float32\.sm_90\.cubin is missing.*{command}"):
-        LoadedKernels(FakeCupy(), tmp_path)
+        LoadedKernels(HostCupy(), tmp_path)
 
 
 def test_structs_are_arrays_of_one_element_with_what_they_hold(cubins: Path) -> None:
-    xp, x = FakeCupy(), np.zeros(4, np.float32)
+    xp, x = HostCupy(), np.zeros(4, np.float32)
     loaded = LoadedKernels(xp, cubins)
     struct = np.void(np.arange(16).tobytes())
     loaded.launch(Launch("adamw", DType.FLOAT32, (1, 1, 1), (Addresses((x, None), 3), struct, np.int32(5), None)))
@@ -113,13 +76,20 @@ def test_structs_are_arrays_of_one_element_with_what_they_hold(cubins: Path) -> 
     assert (five, null) == (np.int32(5), None)
 
 
+def open_backend(monkeypatch: pytest.MonkeyPatch, cubins: Path) -> tuple[backend.CupyKernels, HostCupy]:
+    """The backend over a device and libraries that are the host."""
+    xp = HostCupy()
+    monkeypatch.setattr(backend, "_import_cupy", lambda: xp)
+    monkeypatch.setattr(device, "LoadedKernels", lambda xp: LoadedKernels(xp, cubins))
+    monkeypatch.setattr(device, "import_cublaslt", HostCublasLt)
+    monkeypatch.setattr(device, "import_cudnn", HostCudnn)
+    return backend.CupyKernels(), xp
+
+
 @pytest.mark.parametrize("kind", ["layer_norm_grad", "gather"])
 def test_an_act_with_kernels_reaches_them(monkeypatch: pytest.MonkeyPatch, cubins: Path, kind: str) -> None:
     """The backend's whole way, but for the device: launches, arguments as CuPy gets them, the kernels' own code."""
-    xp = FakeCupy()
-    monkeypatch.setattr(backend, "_import_cupy", lambda: xp)
-    monkeypatch.setattr(backend, "LoadedKernels", lambda xp: LoadedKernels(xp, cubins))
-    kernels = backend.CupyKernels()
+    kernels, xp = open_backend(monkeypatch, cubins)
     call = trials(kind)[1].call(DType.BFLOAT16)
     right = wanted(call, kind)
     kernels.run(op_definition(kind), call)
@@ -129,20 +99,79 @@ def test_an_act_with_kernels_reaches_them(monkeypatch: pytest.MonkeyPatch, cubin
     assert max(errors) <= TOLERANCES[DType.BFLOAT16]
 
 
+def operands(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    return tuple(np.random.default_rng(4).standard_normal(shape) for shape in shapes)
+
+
+LIBRARIES = {
+    "matmul": Trial("matmul", operands((3, 5), (5, 4))),
+    "attention": Trial("attention", operands((2, 5, 3, 3, 8)), attrs={"causal": 1}),
+}
+
+
+@pytest.mark.parametrize("kind", LIBRARIES)
+def test_an_act_of_a_library_reaches_it(monkeypatch: pytest.MonkeyPatch, cubins: Path, kind: str) -> None:
+    kernels, xp = open_backend(monkeypatch, cubins)
+    call = LIBRARIES[kind].call(DType.BFLOAT16)
+    right = wanted(call, kind)
+    kernels.run(op_definition(kind), call)
+    assert (xp.launched, xp.synchronised) == ([], 1)
+    errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
+    assert max(errors) <= TOLERANCES[DType.BFLOAT16]
+
+
+def test_what_a_library_refuses_is_the_array_modules(monkeypatch: pytest.MonkeyPatch, cubins: Path) -> None:
+    refusing = HostCudnn()
+    refusing.refuses = True
+    kernels, _ = open_backend(monkeypatch, cubins)
+    monkeypatch.setattr(kernels._acts, "_attention", AttentionPlans(np, refusing))
+    call = LIBRARIES["attention"].call(DType.BFLOAT16)
+    right = wanted(call, "attention")
+    kernels.run(op_definition("attention"), call)
+    assert len(refusing.calls) == 1
+    errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
+    assert max(errors) <= TOLERANCES[DType.BFLOAT16]
+
+
+@pytest.mark.parametrize("ahead_of", ["run", "download", "upload"])
+def test_updates_wait_for_one_another_and_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, cubins: Path, ahead_of: str
+) -> None:
+    """What is run or copied next comes after them; alone, an update is not waited for."""
+    kernels, xp = open_backend(monkeypatch, cubins)
+    updates = [trial.call(DType.FLOAT32) for trial in (trials("adamw")[0], trials("adamw")[2])]
+    figures = updates[0].inputs[1:]
+    for call in updates:
+        kernels.run(op_definition("adamw"), replace(call, inputs=(call.inputs[0], *figures)))
+    assert (xp.launched, xp.synchronised) == ([], 0)
+    x = xp.asarray(np.ones(4, np.float32))
+    if ahead_of == "run":
+        silu = trials("silu")[0].call(DType.FLOAT32)
+        kernels.run(op_definition("silu"), silu)
+    elif ahead_of == "download":
+        kernels.download(x, np.zeros(4, np.float32))
+    else:
+        kernels.upload(np.zeros(4, np.float32), x)
+    assert [name for name, _ in xp.launched] == ["adamw", "silu"][: 2 if ahead_of == "run" else 1]
+    (addresses, *_) = xp.launched[0][1]
+    gradients = [call.inputs[0].ctypes.data for call in updates]
+    assert np.frombuffer(addresses.tobytes(), np.uint64)[:3].tolist() == [*gradients, 0]
+
+
 def test_an_act_without_kernels_is_the_array_modules(monkeypatch: pytest.MonkeyPatch, cubins: Path) -> None:
-    xp = FakeCupy()
-    monkeypatch.setattr(backend, "_import_cupy", lambda: xp)
-    monkeypatch.setattr(backend, "LoadedKernels", lambda xp: LoadedKernels(xp, cubins))
+    kernels, xp = open_backend(monkeypatch, cubins)
     x, y = np.array([-1.0, 2.0]), np.empty(2)
     call = Call(xp, {}, (x,), (y,), (), (((0, 2),),), (((0, 2),),), Workspace(xp))
-    backend.CupyKernels().run(op_definition("relu"), call)
+    kernels.run(op_definition("relu"), call)
     assert y.tolist() == [0, 2]
     assert xp.launched == []
 
 
 def test_the_backend_says_what_makes_its_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(backend, "_import_cupy", FakeCupy)
-    monkeypatch.setattr(backend, "LoadedKernels", lambda xp: LoadedKernels(xp, tmp_path))
+    monkeypatch.setattr(backend, "_import_cupy", HostCupy)
+    monkeypatch.setattr(device, "LoadedKernels", lambda xp: LoadedKernels(xp, tmp_path))
+    monkeypatch.setattr(device, "import_cublaslt", HostCublasLt)
+    monkeypatch.setattr(device, "import_cudnn", HostCudnn)
     with pytest.raises(EnvironmentLacks, match=r"gpu\.build") as caught:
         backend.CupyKernels()
     assert caught.value.exit_code == 5

@@ -1,0 +1,200 @@
+"""Parts of acceptance that are a user's commands: plans on one rank and more, training, faults, a measured timeline."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from executor.gpu_acceptance.bench import Bench
+from executor.gpu_acceptance.outcome import Figures, PartFailed
+from strategy.base.files import write_atomic
+
+_SBPLAN = ("-m", "experiments.entry")
+_SEARCH_S, _TRAIN_S = 120.0, 300.0
+_ALIKE = 1e-2
+"""Of losses of one model on one rank and on more, in bfloat16."""
+_FAULT_S = 60.0
+_RUN_FAILED, _NOT_PROVED = 6, 4
+"""Codes of a run that failed, and of a plan that is there but not shown to be the best."""
+_TOLD_BYTES = 2**46
+"""What the search is told that there is, so that it lets by what does not fit."""
+TOO_LARGE = ("gpt2-345m", 1024)
+"""A model, and more samples than any device holds the activations of."""
+PLANS = {
+    "data": {"dp": 2, "tp": 1, "pp": 1},
+    "tensor": {"dp": 1, "tp": 2, "pp": 1},
+    "pipeline": {"dp": 1, "tp": 1, "pp": 2},
+    "mixed": {"dp": 2, "tp": 1, "pp": 2},
+}
+"""Plans that are to train as one rank does; on a machine with one device, their ranks share it."""
+GPT = ("gpt2-345m", 8)
+"""A preset, and samples of a step, all of them one micro-batch; `pytorch` has the same."""
+LLAMA_BATCH = 4
+LLAMA_1B = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "vocab_size": 128256,
+    "max_position_embeddings": 2048,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}
+"""The shape of Llama 3.2 1B (Meta 2024), in Hugging Face's keys; positions are as many as are trained on."""
+_CLUSTER = """name = "acceptance"
+nodes = 1
+devices_per_node = {devices}
+
+[device]
+name = "first"
+backend = "cupy"
+memory = "{memory_bytes} B"
+memory_bandwidth = "2 TB/s"
+launch = "5 us"
+compute = "150 TFLOP/s"
+bf16_speedup = 2.0
+fp16_speedup = 2.0
+
+[intra]
+bandwidth = "100 GB/s"
+latency = "5 us"
+"""
+"""Rates do not matter here, for the pins leave one configuration; memory does."""
+
+
+def plans(bench: Bench) -> Figures:
+    """Tiny models by every kind of plan: the losses of one rank."""
+    with _folder() as folder:
+        right = _losses(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, steps=8, batch=16)
+        figures: dict[str, Any] = {"one rank": right}
+        for name, degrees in PLANS.items():
+            figures[name] = _losses(bench, folder, "gpt-tiny", degrees, steps=8, batch=16)
+    worst = {name: max(abs(a - b) / abs(b) for a, b in zip(figures[name], right, strict=True)) for name in PLANS}
+    figures["differences"] = worst
+    wrong = [name for name, difference in worst.items() if not difference <= _ALIKE]
+    if wrong:
+        raise PartFailed(f"plans that train otherwise than one rank: {', '.join(wrong)}", figures)
+    return figures
+
+
+def training(bench: Bench) -> Figures:
+    """Models of a size that people train: tokens in a second, and losses that fall."""
+    figures: dict[str, Any] = {}
+    with _folder() as folder:
+        config = folder / "config.json"
+        write_atomic(config, json.dumps(LLAMA_1B))
+        for model, batch in (GPT, (str(config), LLAMA_BATCH)):
+            reports = _train(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, steps=50, batch=batch)
+            late = sorted(report["step_time_s"] for report in reports[5:])
+            middle = late[len(late) // 2]
+            losses = [report["loss"] for report in reports]
+            rates = [report["tokens_per_s"] for report in reports[5:]]
+            figures[Path(model).name] = {
+                "losses": losses,
+                "step_s": middle,
+                "tokens_per_s": sorted(rates)[len(rates) // 2],
+            }
+            if not losses[-1] < losses[0]:
+                raise PartFailed(f"{model} does not learn: {losses[0]:.3f}, then {losses[-1]:.3f}", figures)
+    return figures
+
+
+def faults(bench: Bench) -> Figures:
+    """A step that does not fit into the device's memory ends soon, with code 6 and the reason.
+
+    Ranks that are killed or stopped end as they do without a device, which the tests of the supervision show.
+    """
+    model, batch = TOO_LARGE
+    with _folder() as folder:
+        plan = _plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch, memory_bytes=_TOLD_BYTES)
+        arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", "2", "--json")
+        begin = time.perf_counter()
+        code, written = bench.command(arguments, _FAULT_S)
+    figures = {"code": code, "seconds": time.perf_counter() - begin, "says": _last(written)}
+    if code != _RUN_FAILED or "memory" not in written:
+        raise PartFailed(f"a step that does not fit ends with code {code}: {_last(written)}", figures)
+    return figures
+
+
+def profile(bench: Bench) -> Figures:
+    """A run leaves a timeline, and measurements that a calibration is fitted to."""
+    with _folder() as folder:
+        plan = _plan(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, batch=16)
+        arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", "8", "--json")
+        code, written = bench.command(arguments, _TRAIN_S)
+        if code:
+            raise PartFailed(f"train ends with code {code}: {_last(written)}")
+        lines = _documents(written)
+    summary = lines[-1] if lines else {}
+    run = Path(summary.get("run", ""))
+    missing = [name for name in ("timeline.json.gz", "measurements.json") if not (run / name).exists()]
+    if missing:
+        raise PartFailed(f"the run leaves no {' and no '.join(missing)}", {"summary": summary})
+    return {"summary": summary}
+
+
+def _losses(
+    bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, steps: int, batch: int
+) -> list[float]:
+    return [report["loss"] for report in _train(bench, folder, model, degrees, steps=steps, batch=batch)]
+
+
+def _train(
+    bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, steps: int, batch: int
+) -> list[dict[str, Any]]:
+    """The reports of a training, in bfloat16 with fused ops."""
+    plan = _plan(bench, folder, model, degrees, batch=batch)
+    arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", str(steps), "--json")
+    code, written = bench.command(arguments, _TRAIN_S)
+    if code:
+        raise PartFailed(f"train {model} {degrees} ends with code {code}: {_last(written)}")
+    reports = [found for found in _documents(written) if "loss" in found and "step" in found]
+    if len(reports) != steps or not all(math.isfinite(report["loss"] or math.nan) for report in reports):
+        raise PartFailed(f"train {model} {degrees} gives {len(reports)} finite losses of {steps}")
+    return reports
+
+
+def _plan(
+    bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, batch: int, memory_bytes: int = 0
+) -> Path:
+    """A plan file for a model by degrees, one micro-batch but for pipelines; ranks share the devices that there are."""
+    name = "-".join((Path(model).name, *(f"{key}{value}" for key, value in degrees.items()), str(batch)))
+    pins, cluster, plan = (folder / f"{name}.{kind}" for kind in ("pins.toml", "cluster.toml", "json"))
+    count, devices = degrees["pp"], math.prod(degrees.values())
+    settings = {**degrees, "num_micro_batches": count, "micro_batch": batch // (count * degrees["dp"])}
+    write_atomic(pins, "[config]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()))
+    runtime = bench.xp.cuda.runtime
+    share = runtime.memGetInfo()[1] * min(1.0, runtime.getDeviceCount() / devices)
+    write_atomic(cluster, _CLUSTER.format(devices=devices, memory_bytes=memory_bytes or int(share)))
+    given = ("--cluster", str(cluster), "--global-batch", str(batch), "--pin", str(pins), "--out", str(plan))
+    how = ("--deduce", "least-cost", "--training", "precision=bf16", "fused=true")
+    code, written = bench.command((*_SBPLAN, "search", model, *given, *how), _SEARCH_S)
+    if code not in (0, _NOT_PROVED):
+        raise PartFailed(f"search {name} ends with code {code}: {_last(written)}")
+    return plan
+
+
+def _documents(written: str) -> list[dict[str, Any]]:
+    """The JSON objects among lines."""
+    return [json.loads(line) for line in written.splitlines() if line.startswith("{")]
+
+
+def _last(written: str) -> str:
+    lines: Sequence[str] = written.strip().splitlines()
+    return lines[-1] if lines else "it says nothing"
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)

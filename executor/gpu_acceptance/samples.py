@@ -1,0 +1,148 @@
+"""Samples of acceptance: one act of each kind that has kernels, on operands like those of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from executor.gpu_acceptance.bench import Bench, Sizes
+from executor.runtime.kernels.gpu import attention, elementwise, products, slices, update
+from executor.runtime.kernels.gpu import rows as by_rows
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.base import Array, Call, Example, Workspace
+from strategy.sbp.tensor import DType, Shape, TensorSpec
+
+TOLERANCES: Mapping[DType, float] = {DType.FLOAT32: 1e-5, DType.BFLOAT16: 1e-2, DType.FLOAT16: 2e-3}
+"""Of the largest error in a row over the row's largest figure."""
+_CLASSES = {"label_smoothing": 0.1, "ignore_index": -100}
+_ADAM = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
+_DROP = {"rate": 0.1, "seed": 7}
+
+
+def kernel_samples(sizes: Sizes, half: DType) -> dict[str, Example]:
+    """Kind -> its operands; losses and updates in float32, as mixed precision has them, all else in a half."""
+    rows, width, classes = sizes.rows, sizes.width, sizes.classes
+    x, vector, logits = _spec((rows, width), half), _spec((width,), half), _spec((rows, classes))
+    row, scalar, labels = _spec((rows,)), _spec(()), _spec((rows,), DType.INT32)
+    table, heads = _spec((classes, width), half), _spec((1, rows, width // 64, 64), half)
+    ids: Mapping[int, tuple[float, float]] = {1: (0, classes)}
+    loss = {**_CLASSES, "classes": classes}
+    unary = (
+        elementwise.gelu,
+        elementwise.gelu_exact,
+        elementwise.silu,
+        by_rows.softmax,
+        by_rows.log_softmax,
+        by_rows.square_sum,
+    )
+    binary = (
+        *(elementwise.gelu_grad, elementwise.gelu_exact_grad, elementwise.silu_grad, elementwise.swiglu),
+        *(by_rows.softmax_grad, by_rows.log_softmax_grad),
+    )
+    bounded = {"limit": 1.2}
+    figures = (_spec((rows, width)), scalar, scalar)
+    found: dict[Callable[[Call], object], Example] = {
+        **{make: Example((x,)) for make in unary},
+        **{make: Example((x, x)) for make in binary},
+        elementwise.swiglu_grad: Example((x, x, x)),
+        elementwise.bounded_swiglu: Example((x, x), attrs=bounded),
+        elementwise.bounded_swiglu_dgate: Example((x, x, x), attrs=bounded),
+        elementwise.bounded_swiglu_dup: Example((x, x, x), attrs=bounded),
+        by_rows.layer_norm: Example((x, vector, vector)),
+        by_rows.layer_norm_grad: Example((x, vector, row, row, x)),
+        by_rows.rms_norm: Example((x, vector)),
+        by_rows.rms_norm_grad: Example((x, vector, row, x)),
+        by_rows.sum_exp: Example((logits, row)),
+        by_rows.sum_exp_grad: Example((logits, row, row)),
+        by_rows.cross_entropy: Example((logits, labels, row), attrs=loss, ranges=ids),
+        by_rows.cross_entropy_grad: Example((logits, labels, row), attrs=loss, ranges=ids),
+        elementwise.dropout: Example((x,), attrs=_DROP),
+        elementwise.add_dropped: Example((x, x), attrs=_DROP),
+        elementwise.rotary: Example((heads,), attrs={"base": 10000.0, "reverse": 0}),
+        elementwise.cast: Example((x,), attrs={"dtype": str(DType.FLOAT32)}),
+        slices.gather: Example((table, labels), attrs={"axis": 0}, ranges=ids),
+        slices.gather_grad: Example((labels, x), attrs={"axis": 0, "rows": classes}, ranges={0: (0, classes)}),
+        update.adamw: Example(figures, figures[:1] * 3, _ADAM, {5: (0.0, 1.0), 2: (0.0, 0.01)}),
+    }
+    return {make.__name__: example for make, example in found.items()}
+
+
+def product_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
+    """Kind -> its operands: a linear map of a model, and a stack of products as of heads."""
+    x, w = _spec((sizes.rows, sizes.width), element), _spec((sizes.width, sizes.width), element)
+    stack = _spec((16, sizes.sequence, 64), element)
+    flags = {"transpose_a": 0, "transpose_b": 1}
+    found: dict[Callable[[Call], object], Example] = {
+        products.matmul: Example((x, w)),
+        products.matmul_nt: Example((x, w)),
+        products.matmul_tn: Example((x, x)),
+        products.batch_matmul: Example((stack, stack), attrs=flags),
+    }
+    return {make.__name__: example for make, example in found.items()}
+
+
+def attention_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
+    """Kind -> its operands: causal attention over packed heads, as GPT-2 has it.
+
+    The gradient reads some rows, log-sum-exps above all scores, and a gradient.
+    """
+    forward = Example((_spec((4, sizes.sequence, 16, 3, 64), element),), attrs={"causal": 1})
+    out, lse = op_definition(attention.attention.__name__).infer(forward.inputs, (), forward.attrs)
+    backward = Example((*forward.inputs, out, lse, out), attrs=forward.attrs, ranges={2: (6.0, 8.0)})
+    return {attention.attention.__name__: forward, attention.attention_grad.__name__: backward}
+
+
+def _spec(shape: Shape, dtype: DType = DType.FLOAT32) -> TensorSpec:
+    return TensorSpec(shape, dtype)
+
+
+def drawn(example: Example, seed: int) -> list[Array]:
+    """Operands, then updates, on the host, as far as their dtype goes."""
+    rng, found = np.random.default_rng(seed), []
+    for position, spec in enumerate((*example.inputs, *example.updates)):
+        low, high = example.ranges.get(position, (-2.0, 2.0))
+        if spec.dtype.is_float:
+            found.append(rng.uniform(low, high, spec.shape).astype(spec.dtype.numpy))
+        else:
+            found.append(rng.integers(int(low), int(high), spec.shape).astype(spec.dtype.numpy))
+    return found
+
+
+def call_on(bench: Bench, kind: str, example: Example, operands: Sequence[Array]) -> Call:
+    """An act over arrays on the device."""
+    xp, count = bench.xp, len(example.inputs)
+    arrays = [xp.asarray(array) for array in operands]
+    specs = op_definition(kind).infer(example.inputs, example.updates, example.attrs)
+    outputs = tuple(xp.empty(spec.shape, spec.dtype.numpy) for spec in specs)
+    boxes = [tuple((0, size) for size in spec.shape) for spec in (*example.inputs, *specs)]
+    inputs, updates = tuple(arrays[:count]), tuple(arrays[count:])
+    return Call(xp, example.attrs, inputs, outputs, updates, tuple(boxes[:count]), tuple(boxes[count:]), Workspace(xp))
+
+
+def wanted(call: Call, kind: str, operands: Sequence[Array]) -> list[Array]:
+    """What the array code gives on the host in double precision: outputs, then updates."""
+    wide = [array.astype(np.float64) if array.dtype.kind not in "iu" else array for array in operands]
+    outputs = tuple(np.empty(array.shape) for array in call.outputs)
+    inputs, updates = tuple(wide[: len(call.inputs)]), tuple(wide[len(call.inputs) :])
+    boxes = (call.input_boxes, call.output_boxes)
+    op_definition(kind).run(Call(np, call.attrs, inputs, outputs, updates, *boxes, Workspace(np)))
+    return [*outputs, *updates]
+
+
+def error_of(bench: Bench, kind: str, example: Example) -> float:
+    """The largest error of an act on the device over the row's largest figure; infinite for what is no number."""
+    operands = drawn(example, seed=1)
+    call = call_on(bench, kind, example, operands)
+    right = wanted(call, kind, operands)
+    bench.acts.run(op_definition(kind), call)
+    bench.acts.flush()
+    return max(_row_error(found.get(), good) for found, good in zip((*call.outputs, *call.updates), right, strict=True))
+
+
+def _row_error(found: Array, right: Array) -> float:
+    width = right.shape[-1] if right.ndim else 1
+    rows, wanted_rows = (np.asarray(array, np.float64).reshape(-1, width) for array in (found, right))
+    largest = np.maximum(np.abs(wanted_rows).max(axis=-1), 1e-30)
+    worst = np.abs(rows - wanted_rows).max(axis=-1) / largest
+    return float(np.where(np.isnan(worst), np.inf, worst).max())

@@ -1,0 +1,139 @@
+"""cuDNN's fused attention through its frontend's graphs: one plan for each shape and layout, no allocation in a run.
+
+Names are those of nvidia-cudnn-frontend 1.32, `pygraph.sdpa` and `pygraph.sdpa_backward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from executor.runtime.kernels.gpu.attention import AttentionAct, CausalMask, StridedOperand
+from executor.runtime.kernels.gpu.launch import address_of
+from strategy.base.errors import EnvironmentLacks
+from strategy.graph.ops.base import ArrayModule
+
+_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
+
+Key = tuple[object, ...]
+
+
+def import_cudnn() -> Any:
+    """The frontend.
+
+    Raises:
+        EnvironmentLacks: it, or cuDNN itself, is missing.
+    """
+    try:
+        import cudnn
+    except (ImportError, OSError) as error:
+        message = f"fused attention needs nvidia-cudnn-frontend and cuDNN, which cannot be imported ({error})"
+        hint = "install `sbplan[gpu]`, then run `pip install --no-deps nvidia-cudnn-frontend`"
+        raise EnvironmentLacks(f"{message}; {hint}") from error
+    return cudnn
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """A graph that is built, and the bytes of scratch that it wants."""
+
+    graph: Any
+    workspace_nbytes: int
+
+
+class AttentionPlans:
+    """Attention on the current device, one graph for each shape and layout.
+
+    Args:
+        xp: the array module, for the workspace.
+        library: the module `cudnn`.
+    """
+
+    def __init__(self, xp: ArrayModule, library: Any) -> None:
+        self._xp, self._library = xp, library
+        self._handle = library.create_handle()
+        self._plans: dict[Key, AttentionPlan | None] = {}
+        self._workspace = xp.empty(0, "uint8")
+        self.refused: list[str] = []
+        """What cuDNN has no kernel for, with its reason: the array module does it."""
+
+    @property
+    def workspace_nbytes(self) -> int:
+        """Of all plans so far, which use it in turn."""
+        return int(self._workspace.nbytes)
+
+    def takes(self, attention: AttentionAct) -> bool:
+        """Whether cuDNN does it; the first time, its plan is made."""
+        key = _key(attention)
+        if key not in self._plans:
+            self._plans[key] = self._plan(attention)
+        return self._plans[key] is not None
+
+    def run(self, attention: AttentionAct, stream: int) -> None:
+        """Issue what `takes` has said yes to."""
+        plan = self._plans[_key(attention)]
+        if plan is None:
+            raise EnvironmentLacks("cuDNN has no kernel for this attention")
+        self._library.set_stream(handle=self._handle, stream=stream)
+        addresses = {uid: _address(part) for uid, part in enumerate(attention.parts, 1)}
+        plan.graph.execute(addresses, address_of(self._workspace), handle=self._handle)
+
+    def _plan(self, attention: AttentionAct) -> AttentionPlan | None:
+        graph = attention_graph(self._library, attention, self._handle)
+        try:
+            graph.build([self._library.heur_mode.A])
+        except self._library.cudnnGraphNotSupportedError as error:
+            q = attention.reads[0]
+            self.refused.append(f"q{list(q.shape)} {'backward' if attention.is_gradient else 'forward'}: {error}")
+            return None
+        nbytes = int(graph.get_workspace_size())
+        if nbytes > self._workspace.nbytes:
+            self._workspace = self._xp.empty(nbytes, "uint8")
+        return AttentionPlan(graph, nbytes)
+
+
+def attention_graph(library: Any, attention: AttentionAct, handle: Any = None) -> Any:
+    """The graph of one act, not built yet; operands are numbered from 1, as `AttentionAct` names them, reads first."""
+    types = library.data_type
+    half = getattr(types, _TYPES[str(attention.reads[0].array.dtype)])
+    graph = library.pygraph(
+        io_data_type=half, intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT, handle=handle
+    )
+    reads = {
+        part.name: graph.tensor(
+            name=part.name,
+            dim=list(part.shape),
+            stride=list(part.strides),
+            data_type=getattr(types, _TYPES[str(part.array.dtype)]),
+            uid=uid,
+        )
+        for uid, part in enumerate(attention.reads, 1)
+    }
+    options: dict[str, object] = {"attn_scale": attention.scale}
+    if attention.mask is not CausalMask.NONE:
+        options["diagonal_alignment"] = getattr(library.diagonal_alignment, attention.mask)
+        options["diagonal_band_right_bound"] = 0
+    if attention.is_gradient:
+        # One order of every sum, whatever block comes first.
+        results = graph.sdpa_backward(**reads, **options, use_deterministic_algorithm=True, name="backward")
+    else:
+        results = graph.sdpa(**reads, **options, generate_stats=True, name="forward")
+    _mark(library, results, attention.writes, len(reads) + 1)
+    return graph
+
+
+def _mark(library: Any, results: list[Any], writes: Sequence[StridedOperand], first: int) -> None:
+    """Says that results are wanted, where, and how they lie."""
+    for uid, (result, part) in enumerate(zip(results, writes, strict=True), first):
+        result.set_output(True).set_uid(uid).set_dim(list(part.shape)).set_stride(list(part.strides))
+        result.set_data_type(getattr(library.data_type, _TYPES[str(part.array.dtype)]))
+
+
+def _address(part: StridedOperand) -> int:
+    return address_of(part.array) + part.offset * int(part.array.dtype.itemsize)
+
+
+def _key(attention: AttentionAct) -> Key:
+    laid = tuple((part.shape, part.strides, str(part.array.dtype), _address(part) % 16) for part in attention.parts)
+    return (*laid, attention.is_gradient, attention.scale, attention.mask)

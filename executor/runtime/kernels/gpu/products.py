@@ -1,0 +1,162 @@
+"""Matrix products as values: which acts become which. `cublaslt.py` runs them.
+
+    out[..., m, n] = epilogue(a[..., m, k] b[..., k, n])
+
+Operands are whole and row-major; `transpose_a` says that a is stored as [..., k, m], `transpose_b` that b is
+[..., n, k].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from executor.runtime.kernels.gpu.launch import element_of, rows_and_width
+from strategy.base.errors import InputError
+from strategy.graph.ops.base import Array, Call, int_attr
+
+_EIGHT_BITS = "uint8"
+"""The dtype of arrays that hold E4M3, which NumPy and CuPy do not know."""
+_FP8_MULTIPLE = 16
+
+
+class Epilogue(StrEnum):
+    """What is done to a product before it is written, by the name that cuBLASLt has for it.
+
+    Names with A are of its first operand, which is our second: it sees the transposed product.
+    """
+
+    NONE = "DEFAULT"
+    BIAS = "BIAS"
+    """+ bias[n]"""
+    GELU_OF_BIAS = "GELU_AUX_BIAS"
+    """aux[m, n] = product + bias[n]; gelu(aux)"""
+    GELU_SLOPE = "DGELU"
+    """product gelu'(aux[m, n])"""
+    GELU_SLOPE_AND_SUM = "DGELU_BGRAD"
+    """product gelu'(aux[m, n]); bias[n] = its sum over m"""
+    SUM_OF_B = "BGRADA"
+    """product; bias[n] = the sum of b over k"""
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether it reads or writes one."""
+        return self not in (Epilogue.NONE, Epilogue.GELU_SLOPE)
+
+    @property
+    def has_aux(self) -> bool:
+        """Whether it reads or writes what is before the activation."""
+        return self in (Epilogue.GELU_OF_BIAS, Epilogue.GELU_SLOPE, Epilogue.GELU_SLOPE_AND_SUM)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct:
+    """One product, or a stack of products with the same leading dims.
+
+    Attributes:
+        a: the first operand.
+        b: the second operand.
+        out: the result, of the operands' dtype; of any float dtype for operands in E4M3, which uint8 arrays hold.
+        transpose_a: whether a is stored as [..., k, m].
+        transpose_b: whether b is stored as [..., n, k].
+        epilogue: what follows.
+        bias: [n], read or written by the epilogue.
+        aux: like `out`, read or written by the epilogue.
+        scale_a: a float32 on the device that multiplies a, in E4M3.
+        scale_b: the same of b.
+
+    Raises:
+        InputError: on construction, where operands do not compose or the library has no such product.
+    """
+
+    a: Array
+    b: Array
+    out: Array
+    transpose_a: bool = False
+    transpose_b: bool = False
+    epilogue: Epilogue = Epilogue.NONE
+    bias: Array | None = None
+    aux: Array | None = None
+    scale_a: Array | None = None
+    scale_b: Array | None = None
+
+    def __post_init__(self) -> None:
+        (m, k), (same_k, n) = self._sides(self.a, self.transpose_a), self._sides(self.b, self.transpose_b)
+        shape = (*self.a.shape[:-2], m, n)
+        if k != same_k or self.a.shape[:-2] != self.b.shape[:-2] or self.out.shape != shape:
+            got = (self.a.shape, self.b.shape, self.out.shape)
+            raise InputError(
+                "operands of a product do not compose", got=got, expected="[.., m, k], [.., k, n], [.., m, n]"
+            )
+        if (self.bias is None) == self.epilogue.has_bias or (self.aux is None) == self.epilogue.has_aux:
+            expected = "a bias and an aux where the epilogue has them"
+            raise InputError("an epilogue lacks an operand", got=str(self.epilogue), expected=expected)
+        if self.is_fp8 and (
+            self.transpose_a or not self.transpose_b or any(size % _FP8_MULTIPLE for size in (m, n, k))
+        ):
+            expected = f"a[m, k] and b[n, k] with multiples of {_FP8_MULTIPLE}"
+            raise InputError("the library has no such product in E4M3", got=(m, n, k), expected=expected)
+
+    @staticmethod
+    def _sides(array: Array, transposed: bool) -> tuple[int, int]:
+        rows, columns = array.shape[-2:]
+        return (columns, rows) if transposed else (rows, columns)
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether operands are in E4M3."""
+        return str(self.a.dtype) == _EIGHT_BITS
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """(products, m, n, k)."""
+        m, k = self._sides(self.a, self.transpose_a)
+        return math.prod(self.a.shape[:-2]), m, self.out.shape[-1], k
+
+    @property
+    def flop(self) -> int:
+        """Multiplications and additions."""
+        return 2 * math.prod(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are read and written at least."""
+        arrays = (self.a, self.b, self.out, self.bias, self.aux)
+        return sum(int(array.nbytes) for array in arrays if array is not None)
+
+
+def _rows(array: Array) -> Array:
+    """[..., d] as [rows, d]."""
+    return array.reshape(rows_and_width(array.shape))
+
+
+def _one(product: MatrixProduct) -> tuple[MatrixProduct, ...] | None:
+    """None for what is empty, or of two dtypes: the array module knows what that means."""
+    alike = element_of(product.a) == element_of(product.b) == element_of(product.out)
+    return (product,) if alike and all(product.sizes) else None
+
+
+def matmul(call: Call) -> tuple[MatrixProduct, ...] | None:
+    """See `strategy.graph.ops.matmul`."""
+    x, w = call.inputs
+    return _one(MatrixProduct(_rows(x), w, _rows(call.outputs[0])))
+
+
+def matmul_nt(call: Call) -> tuple[MatrixProduct, ...] | None:
+    """See `strategy.graph.ops.matmul`."""
+    y, w = call.inputs
+    return _one(MatrixProduct(_rows(y), w, _rows(call.outputs[0]), transpose_b=True))
+
+
+def matmul_tn(call: Call) -> tuple[MatrixProduct, ...] | None:
+    """See `strategy.graph.ops.matmul`."""
+    x, y = call.inputs
+    return _one(MatrixProduct(_rows(x), _rows(y), call.outputs[0], transpose_a=True))
+
+
+def batch_matmul(call: Call) -> tuple[MatrixProduct, ...] | None:
+    """See `strategy.graph.ops.batch_matmul`."""
+    a, b = call.inputs
+    flip_a, flip_b = (bool(int_attr(call.attrs, f"transpose_{operand}")) for operand in "ab")
+    return _one(MatrixProduct(a, b, call.outputs[0], flip_a, flip_b))

@@ -1,0 +1,310 @@
+"""Acceptance of a first device, as a dry run over stand-ins for the device and its libraries."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from executor.gpu_acceptance import __main__ as command
+from executor.gpu_acceptance import bench as benches
+from executor.gpu_acceptance import commands, parts, pytorch
+from executor.gpu_acceptance.bench import SMALL, Bench
+from executor.gpu_acceptance.collectives import checked
+from executor.gpu_acceptance.outcome import LeftOut, PartFailed, PartOutcome, PartStatus, read_outcomes, write_outcomes
+from executor.gpu_acceptance.parts import LIMIT_S, PARTS, outcome_of, run_parts
+from executor.gpu_acceptance.samples import kernel_samples, product_samples
+from executor.runtime.kernels.gpu import build
+from executor.runtime.kernels.gpu.cublaslt import ProductPlans
+from executor.runtime.kernels.gpu.cudnn import AttentionPlans
+from executor.runtime.kernels.gpu.device import DeviceActs
+from executor.runtime.kernels.gpu.launch import Launch
+from executor.runtime.kernels.gpu.program import ELEMENTS
+from executor.runtime.kernels.gpu.table import LAUNCHES, PRODUCTS
+from experiments.cli import parse
+from strategy.base.errors import EnvironmentLacks, InputError
+from strategy.sbp.tensor import DType
+from tests.support.cuda_on_host import device
+from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
+from tests.support.cuda_on_host.host_cudnn import HostCudnn
+from tests.support.cuda_on_host.host_cupy import DeviceArray, HostCupy
+
+TINY = SMALL
+"""Of what is timed: the same as of what is checked."""
+
+
+class HostKernels:
+    """Kernels that run on the host, from their own sources, before anything is copied from the device."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Launch] = []
+
+    def launch(self, launch: Launch) -> None:
+        self._waiting.append(launch)
+
+    def run(self) -> None:
+        for element, launches in itertools.groupby(self._waiting, lambda launch: launch.element):
+            device.run(device.build(element), list(launches))
+        self._waiting.clear()
+
+
+class HostNccl:
+    """NCCL over one rank: what is sent is what is received."""
+
+    NcclCommunicator = staticmethod(lambda size, unique, rank: HostNccl())
+
+    @staticmethod
+    def get_version() -> int:
+        return 23204
+
+    @staticmethod
+    def get_unique_id() -> bytes:
+        return b"unique"
+
+    def allReduce(self, source: int, target: int, count: int, dtype: int, op: int, stream: int) -> None:
+        assert (dtype, stream) == (7, 7)
+        np.copyto(_floats(target, count), _floats(source, count))
+
+    reduceScatter = allReduce
+
+    def allGather(self, source: int, target: int, count: int, dtype: int, stream: int) -> None:
+        self.allReduce(source, target, count, dtype, 0, stream)
+
+    def destroy(self) -> None:
+        """Nothing is held."""
+
+
+def _floats(address: int, count: int) -> np.ndarray:
+    import ctypes
+
+    return np.frombuffer((ctypes.c_uint8 * (4 * count)).from_address(address), np.float32)
+
+
+class Commands:
+    """Commands of ours, parsed as they are when they run; what they would print is made up here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.given: list[str] = []
+        self.codes: dict[str, int] = {}
+        self.worse = ""
+
+    def __call__(self, arguments: Sequence[str], limit_s: float) -> tuple[int, str]:
+        assert limit_s < LIMIT_S
+        if arguments[1] == "executor.gpu_acceptance":
+            return self.codes.get("ranks", 0), '{"rank": 0}\n{"rank": 1}\n'
+        verb, *rest = arguments[2:]
+        _, args = parse(verb, rest)
+        self.given.append(verb)
+        if verb == "search":
+            assert args.deduce == "least-cost"
+            assert "fused=true" in args.training
+            return self.codes.get("search", 0), "a plan"
+        assert (args.backend, args.launch) == ("cupy", True)
+        name = args.plan.name
+        if name.startswith(commands.TOO_LARGE[0]) and str(commands.TOO_LARGE[1]) in name:
+            return self.codes.get("large", 6), "sbplan: rank 0: out of memory: register h1 of actor fc1"
+        worse = 1.5 if self.worse and self.worse in name else 1.0
+        reports = [
+            {"step": step, "loss": worse * 5 / (1 + step), "step_time_s": 0.1, "tokens_per_s": 1e4}
+            for step in range(args.steps)
+        ]
+        for file in ("timeline.json.gz", "measurements.json"):
+            (self.folder / file).touch()
+        return 0, "\n".join(map(json.dumps, [*reports, {"run": str(self.folder), "final_loss": 1.0}]))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A bench whose device and libraries are the host; kernels of one element type, for time."""
+    from executor.gpu_acceptance import kernels
+
+    monkeypatch.setattr(kernels, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
+    monkeypatch.setattr(build, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
+    monkeypatch.setattr(build, "ARCHITECTURES", (90,))
+    monkeypatch.setattr(kernels, "WANTED_OF_COPY", 0.0)
+    monkeypatch.setattr(kernels, "WANTED_OF_BEST", 0.0)
+    xp = HostCupy()
+    xp.cuda.nccl = HostNccl()
+    products, attention = ProductPlans(xp, HostCublasLt()), AttentionPlans(xp, HostCudnn())
+    host = HostKernels()
+    acts: Any = DeviceActs(xp, host, products, attention)  # type: ignore[arg-type]
+    plain = DeviceArray.get
+    monkeypatch.setattr(DeviceArray, "get", lambda array, out=None: (host.run(), plain(array, out))[1])
+    return Bench(xp, acts, products, attention, TINY, Commands(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_the_whole(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part but PyTorch's, which needs a device of its own; the file holds what each showed."""
+    out, told = tmp_path / "out.json", []
+    monkeypatch.setattr(parts, "PARTS", {**PARTS, "pytorch": _leave_out})
+    outcomes = run_parts(out, list(PARTS), lambda name: outcome_of(name, lambda: bench), told.append)
+    assert {name: (one.status, one.problem) for name, one in outcomes.items() if name != "pytorch"} == {
+        name: (PartStatus.SUCCEEDED, "") for name in PARTS if name != "pytorch"
+    }
+    assert outcomes["pytorch"].status is PartStatus.LEFT_OUT
+    assert [line.partition(":")[0] for line in told] == list(PARTS)
+    assert read_outcomes(out) == outcomes
+    found = {name: json.loads(one.figures) for name, one in outcomes.items()}
+    assert found["environment"]["code"] == "sm_90"
+    assert set(found["build"]["most_registers"]) >= {"swiglu", "adamw"}
+    kinds = {name.split()[0] for name in found["kernels"]["acts"]}
+    assert kinds == set(LAUNCHES)
+    assert all(row["seconds"] > 0 and row["of_copy"] > 0 for row in found["kernels"]["acts"].values())
+    assert set(PRODUCTS) <= {name.split()[0] for name in found["products"]["products"]}
+    assert "product E4M3" in found["products"]["products"]
+    assert all(row["by_cudnn"] for row in found["attention"]["acts"].values())
+    assert found["plans"]["differences"] == dict.fromkeys(commands.PLANS, 0.0)
+    assert {"gpt2-345m", "config.json"} == set(found["training"])
+    assert found["faults"]["code"] == 6
+
+
+def _leave_out(bench: Bench) -> Any:
+    raise LeftOut("no device")
+
+
+def test_every_kind_with_kernels_has_a_case() -> None:
+    assert set(kernel_samples(SMALL, DType.BFLOAT16)) == set(LAUNCHES)
+    assert set(product_samples(SMALL, DType.BFLOAT16)) == set(PRODUCTS)
+
+
+def test_a_part_that_fails_hides_no_other_and_is_run_again(tmp_path: Path) -> None:
+    out, ran = tmp_path / "out.json", []
+    results = {
+        "build": [PartOutcome(PartStatus.FAILED, 1.0, "spills", "{}"), PartOutcome(PartStatus.SUCCEEDED, 1.0, "", "{}")]
+    }
+
+    def run(name: str) -> PartOutcome:
+        ran.append(name)
+        return results.get(name, [PartOutcome(PartStatus.SUCCEEDED, 0.0, "", '{"a": 1}')]).pop(0)
+
+    names = ["environment", "build", "kernels"]
+    results |= {name: [PartOutcome(PartStatus.SUCCEEDED, 0.0, "", '{"a": 1}')] for name in ("environment", "kernels")}
+    told: list[str] = []
+    run_parts(out, names, run, told.append)
+    assert ran == names
+    assert told[1] == "build: failed in 1 s: spills"
+    run_parts(out, names, run, told.append)
+    assert ran == [*names, "build"]
+    assert all(one.succeeded for one in read_outcomes(out).values())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "figures"),
+    [
+        (PartFailed("slow", {"share": 0.5}), PartStatus.FAILED, '{"share": 0.5}'),
+        (LeftOut("no mpiexec"), PartStatus.LEFT_OUT, "{}"),
+        (EnvironmentLacks("no cubins"), PartStatus.FAILED, "{}"),
+        (ZeroDivisionError("division by zero"), PartStatus.FAILED, "{}"),
+    ],
+)
+def test_whatever_goes_wrong_in_a_part_is_its_outcome(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench, error: Exception, status: PartStatus, figures: str
+) -> None:
+    def broken(bench: Bench) -> Any:
+        raise error
+
+    monkeypatch.setattr(parts, "PARTS", {"kernels": broken})
+    found = outcome_of("kernels", lambda: bench)
+    assert (found.status, found.figures) == (status, figures)
+    assert str(error) in found.problem
+
+
+def test_kernels_that_are_wrong_or_slow_fail_by_name(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    from executor.gpu_acceptance import kernels
+
+    rows = {"silu bfloat16": {"error": 0.5, "most": 0.01}, "gelu bfloat16": {"error": 0.0, "most": 0.01, "fast": False}}
+    with pytest.raises(PartFailed, match=r"silu bfloat16 is off by 0\.5; slow: gelu bfloat16"):
+        kernels._judged({"acts": rows}, rows)
+    rows = {"silu bfloat16": {"error": float("nan"), "most": 0.01}}
+    with pytest.raises(PartFailed, match="off by nan"):
+        kernels._judged({"acts": rows}, rows)
+    refusing = HostCudnn()
+    refusing.refuses = True
+    bench = Bench(bench.xp, bench.acts, bench.products, AttentionPlans(bench.xp, refusing), TINY, bench.command)
+    monkeypatch.setattr(bench.acts, "_attention", bench.attention)
+    with pytest.raises(PartFailed, match=r"cuDNN has no kernel for q\[4, 16, 16, 64\] forward"):
+        kernels.attention(bench)
+
+
+def test_plans_that_train_otherwise_fail_by_name(bench: Bench) -> None:
+    bench.command.worse = "tp2"  # type: ignore[attr-defined]
+    with pytest.raises(PartFailed, match="otherwise than one rank: tensor"):
+        commands.plans(bench)
+
+
+@pytest.mark.parametrize(("which", "code"), [("search", 2), ("large", 1)])
+def test_a_command_that_ends_otherwise_fails_its_part(bench: Bench, which: str, code: int) -> None:
+    bench.command.codes[which] = code  # type: ignore[attr-defined]
+    with pytest.raises(PartFailed, match=f"code {code}"):
+        commands.faults(bench)
+
+
+def test_two_ranks_without_mpiexec_are_left_out(bench: Bench) -> None:
+    bench.command.codes["ranks"] = 5  # type: ignore[attr-defined]
+    found = outcome_of("collectives", lambda: bench)
+    assert found.status is PartStatus.LEFT_OUT
+
+
+def test_a_collective_that_is_wrong_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostNccl, "allGather", lambda *arguments: None)
+    with pytest.raises(PartFailed, match="all_gather over 1 ranks"):
+        checked(bench.xp, bench.xp.cuda.nccl, 0, 1, b"")
+
+
+def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    assert command.main(["--json", str(tmp_path / "out.json")]) == 5
+    assert "CuPy" in capsys.readouterr().err
+    monkeypatch.setitem(
+        __import__("sys").modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    )
+    assert command.main(["--json", str(tmp_path / "out.json")]) == 5
+    assert "nvidia-smi" in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_the_command_runs_parts_apart_and_ends_by_their_verdicts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "require_device", HostCupy)
+    out = tmp_path / "out.json"
+    passed = {"environment": PartOutcome(PartStatus.SUCCEEDED, 1.0, "", "{}")}
+
+    def child(arguments: Sequence[str], limit_s: float) -> tuple[int, str]:
+        assert limit_s == LIMIT_S
+        if arguments[-1] == "environment":
+            write_outcomes(Path(arguments[4]), passed)
+            return 0, ""
+        return -11, "Segmentation fault"
+
+    monkeypatch.setattr(command, "run_command", child)
+    assert command.main(["--json", str(out), "--parts", "environment"]) == 0
+    assert command.main(["--json", str(out), "--parts", "environment", "build"]) == 1
+    assert read_outcomes(out)["build"].problem == "ended with code -11: ['Segmentation fault']"
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    for text in ("{}", "no json", '{"format": "other", "version": 1, "parts": {}}'):
+        (tmp_path / "out.json").write_text(text)
+        with pytest.raises(InputError):
+            read_outcomes(tmp_path / "out.json")
+
+
+def test_a_command_that_takes_too_long_is_ended() -> None:
+    assert benches.run_command(("-c", "print(3)"), 60.0) == (0, "3\n")
+    code, written = benches.run_command(("-c", "import time; print(4, flush=True); time.sleep(60)"), 1.0)
+    assert (code, written.splitlines()[-1]) == (124, "ended after 1 s")
+
+
+def test_pytorch_is_left_out_where_it_is_not(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(LeftOut, match="not installed"):
+        pytorch.pytorch(bench)
