@@ -10,37 +10,25 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from executor.collective_profile import SAMPLES, WARM_UPS, CollectiveSample, time_collective
 from executor.data.text import VOCABULARY
-from executor.runtime.collectives import prepare
 from executor.runtime.kernels.base import Kernels
-from executor.runtime.transport.base import Lane, Lanes, Transport, wait
-from strategy.comm.boxing import BoxingStep
-from strategy.comm.rank_parts import boxing_task, transfer_task
-from strategy.cost.cost import op_features, step_features, transfer_features
+from executor.runtime.transport.base import Transport
+from strategy.cost.cost import op_features
 from strategy.cost.measurement import Features, Measurement, summarise
 from strategy.graph.graph import Graph, Op
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Workspace
 from strategy.graph.signature import Signature, op_signatures, piece_specs
-from strategy.hardware.cluster import Cluster
 from strategy.models import Integers, Model
 from strategy.passes.training import Training, training_graph
-from strategy.program.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp.placement import Placement
 from strategy.sbp.ragged import Rows, piece_of
-from strategy.sbp.sbp import B, NdSbp, P, Split
-from strategy.sbp.tensor import Box, TensorSpec, box_shape
+from strategy.sbp.tensor import Box, TensorSpec
 
 SIZES_PER_KIND = 6
-SAMPLES = 7
-WARM_UPS = 2
-COLLECTIVE_ROWS = (64, 1024, 16384, 131072)
-"""Rows of 16 float32 that collectives are timed on: 4 KiB to 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,92 +124,9 @@ def _seconds(act: Callable[[], object]) -> list[float]:
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveSample:
-    """One boxing step over all ranks, or a transfer from each rank of the first half to one of the second."""
-
-    features: Features
-    kind: ActKind
-    spec: TensorSpec
-    tasks: tuple[BoxingTask | TransferTask | None, ...]
-    number: int
-
-
-def collective_samples(cluster: Cluster, ranks: int) -> list[CollectiveSample]:
-    """Every kind of communication at several sizes."""
-    world = Placement(tuple(range(ranks)), (ranks,), ("all",))
-    changes: list[tuple[ActKind, NdSbp, NdSbp]] = [
-        (ActKind.ALL_REDUCE, (P,), (B,)),
-        (ActKind.REDUCE_SCATTER, (P,), (Split(0),)),
-        (ActKind.ALL_GATHER, (Split(0),), (B,)),
-        (ActKind.ALL_TO_ALL, (Split(0),), (Split(1),)),
-        *([(ActKind.ROTATE, (Split(0),), (Split(0, 1),))] if ranks > 1 else []),
-    ]
-    samples: list[CollectiveSample] = []
-    for rows in COLLECTIVE_ROWS:
-        spec = TensorSpec((rows, 16))
-        for kind, source, target in changes:
-            step = BoxingStep(kind, (0,), target)
-            tasks = tuple(boxing_task(spec, source, step, world, rank) for rank in range(ranks))
-            features = step_features(cluster, spec, source, step, world)
-            samples.append(CollectiveSample(features, kind, spec, tasks, len(samples)))
-        if ranks > 1:
-            samples.append(_transfer_sample(cluster, spec, ranks, len(samples)))
-    return samples
-
-
-def _transfer_sample(cluster: Cluster, spec: TensorSpec, ranks: int, number: int) -> CollectiveSample:
-    half = ranks // 2
-    first = Placement(tuple(range(half)), (half,), ("all",))
-    second = Placement(tuple(range(half, 2 * half)), (half,), ("all",))
-    task = transfer_task(spec, (B,), first, (B,), second)
-    tasks = tuple(task if rank < 2 * half else None for rank in range(ranks))
-    return CollectiveSample(transfer_features(cluster, task, spec), ActKind.TRANSFER, spec, tasks, number)
-
-
-def collective_lanes(samples: Sequence[CollectiveSample], ranks: int) -> Lanes:
-    """The lanes that a transport for these samples needs."""
-    return {
-        sample.number: Lane(tuple(range(ranks)), "profile") for sample in samples if sample.kind is not ActKind.TRANSFER
-    }
-
-
-def time_collective(sample: CollectiveSample, transport: Transport) -> list[float]:
-    """Seconds of one act, several times, from when all ranks are there."""
-    task = sample.tasks[transport.rank]
-    source, target = _ends(sample, task, transport.rank)
-    seconds = []
-    start_act = None
-    if task is not None:
-        start_act = prepare(sample.kind, task, transport.rank, sample.number, transport, source, target, Workspace(np))
-    for repeat in range(WARM_UPS + SAMPLES):
-        transport.barrier()
-        start = time.perf_counter()
-        if start_act is not None:
-            for request in start_act():
-                wait(request, transport)
-        if repeat >= WARM_UPS:
-            seconds.append(time.perf_counter() - start)
-    return seconds
-
-
-def _ends(
-    sample: CollectiveSample, task: BoxingTask | TransferTask | None, rank: int
-) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-    """The arrays that this rank reads and writes."""
-    if isinstance(task, BoxingTask):
-        boxes = task.source_boxes[rank], task.target_boxes[rank]
-        return np.ones(box_shape(boxes[0]), np.float32), np.ones(box_shape(boxes[1]), np.float32)
-    if task is None:
-        return None, None
-    whole = np.ones(sample.spec.shape, np.float32)
-    return (whole if rank in task.source_boxes else None), (whole.copy() if rank in task.target_boxes else None)
-
-
 def profile(
     model: Model,
     global_batch: int,
-    cluster: Cluster,
     transport: Transport,
     kernels: Kernels,
     *,

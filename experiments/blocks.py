@@ -37,7 +37,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
     from executor.train import StepReport, Trainer, check_world, program_of
     from experiments.console import say
-    from experiments.ranks import agree, gather, gather_timeline, world
+    from experiments.ranks import agree, gather, gather_timeline, read_clocks, world
     from strategy.base.errors import RunError
     from strategy.plan.plan import read_plan
     from strategy.program.timeline import write_json, write_timeline
@@ -58,6 +58,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
         kernels = open_kernels("numpy")
         trainers.append(Trainer(plan, transport, kernels, corpus, program=program, on_act=heartbeat.beat, record=True))
     reports: list[list[StepReport]] = [[] for _ in paths]
+    clocks = read_clocks(comm)
     for block in range(blocks):
         for index, trainer in enumerate(trainers):
             comm.Barrier()
@@ -71,7 +72,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
                 say(f"block {block + 1}/{blocks}: {paths[index].stem}")
     pids = gather(comm, os.getpid())
     for path, trainer, found in zip(paths, trainers, reports, strict=True):
-        timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step)
+        timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step, clocks)
         trainer.worker.transport.close()
         if timeline is not None:
             write_timeline(timeline, out / f"{path.stem}.timeline.json.gz")

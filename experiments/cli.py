@@ -40,7 +40,7 @@ VERBS = {
     "predict": "predict rows of published measurements",
     "validate": "recompute the shipped published numbers",
     "solve": "solve one optimisation problem in the contest's format",
-    "bench": "measure the solver against published methods, or how fast the simulator is",
+    "bench": "measure ours against others: search, solver, exchange of gradients; how fast the simulator is",
     "run": "run a suite of experiments that a TOML file lists; goes on where it was stopped",
     "runs": "list, show, compare, export and delete the runs in a store",
     "figures": "draw the figures of the papers, from the runs in a store",

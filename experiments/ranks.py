@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from executor.runtime.clocks import ClockReading, Round, on_one_clock, read_rounds
 from executor.runtime.measured import measured_timeline
 from executor.runtime.transport.mpi import open_world
 from executor.runtime.worker import Record, Worker
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _NAP_S = 0.0005
+_ROUNDS = 40
+"""Messages there and back by which a clock is read."""
 _NAMED = 4
 """Ranks that a message names at most."""
 
@@ -124,16 +127,58 @@ def all_ok(comm: MPI.Intracomm) -> Callable[[bool], bool]:
     return lambda ok: all(broadcast(comm, gather(comm, ok)))
 
 
-def gather_timeline(comm: MPI.Intracomm, program: Program, worker: Worker, steps: int) -> Timeline | None:
-    """The measured timeline of all ranks, on rank 0."""
+def read_clocks(comm: MPI.Intracomm) -> ClockReading:
+    """How far the clocks of all ranks are ahead of rank 0's, now. All ranks call it; rank 0's answer is right.
+
+    Processes of a node have one clock: one rank of each asks.
+    """
+    names = broadcast(comm, gather(comm, os.uname().nodename))
+    readings: dict[str, tuple[int, int]] = {names[0]: (0, 0)}
+    at_ns = time.perf_counter_ns()
+    for rank, name in enumerate(names):
+        if name not in readings:
+            readings[name] = read_rounds(_rounds(comm, rank)) if comm.rank in (0, rank) else (0, 0)
+    ahead, half_width = zip(*(readings[name] for name in names), strict=True)
+    return ClockReading(at_ns, ahead, half_width)
+
+
+def _rounds(comm: MPI.Intracomm, other: int) -> list[Round]:
+    """Rank 0 asks, the other tells its time; only these two call it."""
+    word, rounds = np.zeros(1, np.int64), []
+    for _ in range(_ROUNDS):
+        asked_ns = time.perf_counter_ns()
+        if comm.rank == 0:
+            _poll(comm.Isend(word, dest=other))
+            _poll(comm.Irecv(word, source=other))
+            rounds.append((asked_ns, int(word[0]), time.perf_counter_ns()))
+        else:
+            _poll(comm.Irecv(word, source=0))
+            word[0] = time.perf_counter_ns()
+            _poll(comm.Isend(word, dest=0))
+    return rounds or [(0, 0, 0)]
+
+
+def _poll(request: MPI.Request) -> None:
+    """A nap would be longer than the message that is timed."""
+    while not request.Test():
+        os.sched_yield()
+
+
+def gather_timeline(
+    comm: MPI.Intracomm, program: Program, worker: Worker, steps: int, before: ClockReading
+) -> Timeline | None:
+    """The measured timeline of all ranks, on rank 0; `before` was read before the first step."""
+    after = read_clocks(comm)
     gathered = gather(comm, worker.records)
     if gathered is None:
         return None
-    records: list[Record] = [
-        (actor, stream, number, tuple(reads), tuple(writes), *times)
-        for rank_records in gathered
-        for actor, stream, number, reads, writes, *times in rank_records
-    ]
+    records: list[Record] = []
+    for rank, rows in enumerate(gathered):
+        mine: list[Record] = [
+            (actor, stream, number, tuple(reads), tuple(writes), *times)
+            for actor, stream, number, reads, writes, *times in rows
+        ]
+        records += on_one_clock(rank, mine, before, after)
     return measured_timeline(program, records, steps=steps)
 
 

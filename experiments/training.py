@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from executor.checkpoint import Checkpoint, latest
 from executor.checkpoint.manifest import MANIFEST
 from executor.data.text import read_corpus, standard_library
+from executor.runtime.clocks import ClockReading
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.transport.base import lanes_of
 from executor.runtime.transport.mpi import MpiTransport
@@ -25,7 +26,7 @@ from executor.supervision.watchdog import Limits
 from executor.train import StepReport, Trainer, check_world, program_of, reads_text
 from experiments.console import emit, say
 from experiments.non_finite import stop_at_non_finite
-from experiments.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, world
+from experiments.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, read_clocks, world
 from experiments.saving import Saves, locked, refuse_if_held, save_at_last, try_to_save
 from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
@@ -101,6 +102,7 @@ def train(args: argparse.Namespace) -> int:
             stall_s=ALONE_S,
             record=True,
         )
+        clocks = read_clocks(comm)
         try:
             reports = _loop(args, comm, trainer, heartbeat, saves)
         except (KeyboardInterrupt, SystemExit):
@@ -108,7 +110,7 @@ def train(args: argparse.Namespace) -> int:
                 RunStore(folder.parent).finish(run, RunStatus.INTERRUPTED, {"steps": trainer.step})
             raise
         with heartbeat.saving():
-            _finish(args, comm, trainer, reports, run)
+            _finish(args, comm, trainer, reports, run, clocks)
             barrier(comm)
     transport.close()
     return 0
@@ -233,13 +235,18 @@ def _told(figure: float | None) -> float | None:
 
 
 def _finish(
-    args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, reports: list[StepReport], run: RunRecord | None
+    args: argparse.Namespace,
+    comm: MPI.Intracomm,
+    trainer: Trainer,
+    reports: list[StepReport],
+    run: RunRecord | None,
+    clocks: ClockReading,
 ) -> None:
     """Gather what was measured; rank 0 writes the run folder and the summary."""
     plan, folder = trainer.plan, run_folder()
     recorded = min(len(reports), RECORDED_STEPS) if comm.rank == 0 else 0
     recorded = broadcast(comm, recorded)
-    timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded) if recorded else None
+    timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded, clocks) if recorded else None
     sent = gather(comm, sum(trainer.worker.transport.bytes_sent.values()))
     registers = gather(comm, trainer.worker.registers.nbytes)
     scratch = gather(comm, trainer.worker.scratch_nbytes)

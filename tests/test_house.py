@@ -170,7 +170,7 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/graph/builder.py: 'report' 'learning_rate' 'square'": "names of ops that nothing of a model is called by",
 }
 """File, and what stands there of the kinds of ops -> why it may."""
-TRANSLATORS = ("strategy/models/imported/", "strategy/trainers/")
+TRANSLATORS = ("strategy/models/imported/", "strategy/trainers/", "experiments/torch_models.py")
 """Say what operators, activations and optimisers of other frameworks are called: they name kinds as ops do."""
 
 

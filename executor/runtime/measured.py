@@ -10,10 +10,9 @@ from strategy.program.timeline import ActRecord, Clock, Timeline, from_zero, mak
 
 
 def measured_timeline(program: Program, records: Iterable[Record], *, steps: int) -> Timeline:
-    """The records of all ranks of one node, from time 0.
+    """The records of all ranks by one clock (see `clocks`), from time 0.
 
-    A worker starts its part of a rendezvous as soon as it may; the act itself starts when the last member has. That
-    compares clocks of several processes, which are one clock on one node.
+    A worker starts its part of a rendezvous as soon as it may; the act itself starts when the last member has.
     """
     rows = list(records)
     last: dict[tuple[int, int], int] = {}

@@ -131,6 +131,15 @@ def is_launched() -> bool:
     return _LAUNCHED_VARIABLE in os.environ
 
 
+_TUNING_PREFIXES = ("OPENBLAS_", "GOTO_", "MKL_", "OMP_", "KMP_", "BLIS_", "TORCH_", "NPY_", "MALLOC_", "LD_PRELOAD")
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without what tunes a BLAS, a thread pool or an allocator, and with one thread: for sides of a comparison."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_TUNING_PREFIXES)}
+    return kept | dict.fromkeys(_THREAD_VARIABLES, "1")
+
+
 def launcher_environment(ranks: int, folder: Path) -> dict[str, str]:
     """Ours, with what ranks need and what Open MPI asks for on a crowded machine; the user's own settings win."""
     cores = os.cpu_count() or 1

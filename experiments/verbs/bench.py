@@ -1,9 +1,10 @@
-"""Measure the solver or the search against published methods, the objective against the simulation, or its speed."""
+"""Measure ours against others: search, solver, the exchange of gradients; and how fast the simulator is."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
@@ -14,13 +15,16 @@ if TYPE_CHECKING:
     from experiments.joint_bench import JointComparison
     from experiments.search_bench import Comparison
 
+SUBJECTS = ("cpu", "search", "joint", "objective", "simulator", "exchange")
 TIME_LIMIT_S = 20.0
 PAIRS = 50
+BLOCKS = 5
+LINK_GBIT_PER_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan bench` takes."""
-    parser.add_argument("subject", choices=["search", "joint", "objective", "simulator"], help="what to measure")
+    parser.add_argument("subject", choices=SUBJECTS, help="what to measure")
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -42,6 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="joint, objective: what these are drawn by (default %(default)s)",
     )
+    parser.add_argument(
+        "--blocks",
+        type=positive_int,
+        default=BLOCKS,
+        metavar="N",
+        help="cpu, exchange: rounds of all trials (default %(default)s)",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="cpu, exchange: files go here (default: a run folder)")
     add_json(parser)
 
 
@@ -53,6 +65,10 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.subject == "simulator":
         return bench_simulator(json=args.json)
+    if args.subject == "cpu":
+        return bench_cpu(args.out, args.blocks, json=args.json)
+    if args.subject == "exchange":
+        return bench_exchange(args.out, args.blocks, json=args.json)
     if args.subject == "objective":
         return bench_objective(args.pairs, args.seed, args.time_limit, json=args.json)
     if args.subject == "joint":
@@ -167,6 +183,38 @@ def bench_objective(pairs: int, seed: int, time_limit_s: float, *, json: bool) -
         write_out(f"{table(done)}\ncovered: {counts}\n")
     check_covered(done, pairs)
     check_close(done)
+    return 0
+
+
+def bench_cpu(out: Path | None, blocks: int, *, json: bool) -> int:
+    """Train small models by ours and by PyTorch in turn, and print the table or the document with all samples."""
+    from executor.supervision.environment import rank_environment
+
+    rank_environment()  # before NumPy is imported: this process measures a core, too
+    from experiments.cpu_bench import compare, lines
+    from experiments.cpu_models import CPU_MODELS
+    from experiments.outputs import RUNS
+
+    folder = out or RUNS / f"cpu-{time.time_ns() // 10**6}"
+    found = compare(list(CPU_MODELS), folder, blocks, say)
+    if json:
+        emit(found)
+    else:
+        write_out(lines(found))
+    return 0
+
+
+def bench_exchange(out: Path | None, blocks: int, *, json: bool) -> int:
+    """Time exchanges of gradients on two emulated nodes, and print what follows or the document with all samples."""
+    from experiments.exchange_bench import lines, run_trials
+    from experiments.outputs import RUNS
+
+    folder = out or RUNS / f"exchange-{time.time_ns() // 10**6}"
+    found = run_trials(folder, blocks, LINK_GBIT_PER_S, say)
+    if json:
+        emit(found)
+    else:
+        write_out(lines(found))
     return 0
 
 

@@ -18,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="write the calibration here (default: %(default)s)",
     )
+    parser.add_argument(
+        "--write", type=Path, metavar="cluster.toml", help="describe the nodes and the links that ranks are on"
+    )
     add_json(parser)
 
 
@@ -33,4 +36,4 @@ def run(args: argparse.Namespace) -> int:
 def _profile(args: argparse.Namespace) -> int:
     from experiments.profiling import profile_ranks
 
-    return profile_ranks(args.out, json=args.json)
+    return profile_ranks(args.out, args.write, json=args.json)

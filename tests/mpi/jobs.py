@@ -44,8 +44,15 @@ class Ended:
 class Job:
     """A verb under way: on `ranks` ranks under mpiexec, or in one process where that is None."""
 
-    def __init__(self, folder: Path, *arguments: object, ranks: int | None = None, module: str = "experiments") -> None:
-        launcher = [] if ranks is None else [str(find_mpiexec()), "-n", str(ranks)]
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: object,
+        ranks: int | None = None,
+        module: str = "experiments",
+        mpiexec: Path | None = None,
+    ) -> None:
+        launcher = [] if ranks is None else [str(mpiexec or find_mpiexec()), "-n", str(ranks)]
         command = [*launcher, sys.executable, "-P", "-m", module, *map(str, arguments)]
         self.folder = folder
         self.mark = uuid.uuid4().hex

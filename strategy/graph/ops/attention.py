@@ -11,7 +11,10 @@ of the queries, keys or heads. The keys of the forward pass may not be split; `a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import numpy as np
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
@@ -32,6 +35,7 @@ from strategy.graph.ops.heads import (
     masked_scores,
     packed_heads,
     pairs_of,
+    query_blocks,
     separate_examples,
     separate_heads,
     write_keys,
@@ -40,6 +44,22 @@ from strategy.graph.ops.heads import (
 from strategy.graph.ops.traits import Attention, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, P, Sbp
 from strategy.sbp.tensor import DType, TensorSpec
+
+
+def by_samples(run: Callable[[Call], None]) -> Callable[[Call], None]:
+    """The meaning of an op on samples: one after another with NumPy, so that a cache holds the scores of one."""
+
+    def act(call: Call) -> None:
+        samples = call.inputs[0].shape[0]
+        if call.xp is not np or samples < 2 or has_sinks(call.attrs):
+            run(call)
+            return
+        for number in range(samples):
+            one = slice(number, number + 1)
+            inputs, outputs = (tuple(array[one] for array in group) for group in (call.inputs, call.outputs))
+            run(replace(call, inputs=inputs, outputs=outputs))
+
+    return act
 
 
 def mixed_values(call: Call, heads: Heads) -> tuple[Array, Array]:
@@ -58,16 +78,20 @@ def mixed_values(call: Call, heads: Heads) -> tuple[Array, Array]:
     return mixed, (xp.log(total) + top)[..., 0]
 
 
+@by_samples
 def _run(call: Call) -> None:
     out, lse = call.outputs
     heads = heads_of(call, call.inputs)
-    mixed, sums = mixed_values(call, heads)
-    if has_sinks(call.attrs):
-        total = call.xp.logaddexp(sums, by_run(heads, call.inputs[3]))
-        mixed *= call.xp.exp(sums - total)[..., None]
-        sums = total
-    lse.reshape(sums.shape)[...] = sums
-    write_queries(out, heads, mixed)
+    b, s, n, c, _ = heads.q.shape
+    sums_of = lse.reshape(b, n, c, s)
+    for queries, part in query_blocks(call, heads):
+        mixed, sums = mixed_values(call, part)
+        if has_sinks(call.attrs):
+            total = call.xp.logaddexp(sums, by_run(part, call.inputs[3]))
+            mixed *= call.xp.exp(sums - total)[..., None]
+            sums = total
+        sums_of[..., queries] = sums.reshape(b, n, c, -1)
+        write_queries(out[:, queries], part, mixed)
 
 
 def by_run(heads: Heads, sinks: Array) -> Array:
@@ -83,8 +107,10 @@ def sinks_gradient(call: Call, sinks: Array, lse: Array, delta: Array) -> Array:
     return total
 
 
-def backward(call: Call, heads: Heads, normaliser: Array, dout: Array, delta: Array, targets: Heads) -> None:
-    """Gradients of rows p v, where p = exp(scores - normaliser).
+def backward(
+    call: Call, heads: Heads, normaliser: Array, dout: Array, delta: Array, targets: Heads, *, add: bool = False
+) -> None:
+    """Gradients of rows p v, where p = exp(scores - normaliser); where they `add`, those of keys and values are sums.
 
     dv = p^T do; ds = p (do v^T - delta), times the slope of the cap; dq = scale ds k; dk = scale ds^T q. `normaliser`
     and `delta` are [b, n, c s], `dout` is [b, n, c s, e]; `targets` are views of the gradients.
@@ -98,7 +124,7 @@ def backward(call: Call, heads: Heads, normaliser: Array, dout: Array, delta: Ar
     xp.exp(probs, out=probs)
     by_value = call.workspace.get("by_value", v.shape, v.dtype)
     xp.matmul(probs.transpose(0, 1, 3, 2), dout, out=by_value)
-    write_keys(targets.v, heads, by_value)
+    write_keys(targets.v, heads, by_value, add=add)
     ds = call.workspace.get("ds", probs.shape, probs.dtype)
     xp.matmul(dout, v.transpose(0, 1, 3, 2), out=ds)
     ds -= delta[..., None]
@@ -107,7 +133,7 @@ def backward(call: Call, heads: Heads, normaliser: Array, dout: Array, delta: Ar
         ds *= slope
     by_key = call.workspace.get("by_key", k.shape, k.dtype)
     xp.matmul(ds.transpose(0, 1, 3, 2), q, out=by_key)  # q already carries the scale
-    write_keys(targets.k, heads, by_key)
+    write_keys(targets.k, heads, by_key, add=add)
     by_query = call.workspace.get("by_query", q.shape, q.dtype)
     xp.matmul(ds, k, out=by_query)
     by_query *= heads.scoring.scale
@@ -122,16 +148,25 @@ def gradient_heads(call: Call) -> Heads:
     return separate_heads(call, dq, dk, dv, None)
 
 
+@by_samples
 def _run_grad(call: Call) -> None:
     *operands, out, lse, dout = call.inputs
-    heads = heads_of(call, tuple(operands))
+    heads, targets = heads_of(call, tuple(operands)), gradient_heads(call)
     b, s, n, c, _ = heads.q.shape
     delta = call.xp.einsum("bshd,bshd->bhs", dout, out)
-    do = copied_queries(call, "do", dout.reshape(b, s, n, c, -1))
     if has_sinks(call.attrs):
         call.outputs[3][...] = sinks_gradient(call, operands[3], lse, delta)
-    rows = (b, n, c * s)
-    backward(call, heads, lse.reshape(rows), do, delta.reshape(rows), gradient_heads(call))
+    if heads.causal:
+        targets.k[...] = 0
+        targets.v[...] = 0
+    by_query = dout.reshape(b, s, n, c, -1)
+    for queries, part in query_blocks(call, heads):
+        rows = (b, n, -1)
+        do = copied_queries(call, "do", by_query[:, queries])
+        normaliser, slopes = (x.reshape(b, n, c, s)[..., queries].reshape(rows) for x in (lse, delta))
+        keys = slice(part.first_key - heads.first_key, part.first_key - heads.first_key + part.k.shape[1])
+        of_part = replace(targets, q=targets.q[:, queries], k=targets.k[:, keys], v=targets.v[:, keys])
+        backward(call, part, normaliser, do, slopes, of_part, add=heads.causal)
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:

@@ -20,13 +20,18 @@ Queries may be split while keys and values are whole: a rank finds its positions
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, Call, Example, Specs, expect, float_attr, int_attr, shapes
 from strategy.sbp.sbp import B, P, Sbp, Split
 from strategy.sbp.tensor import DType, TensorSpec
 
+_QUERIES = 64
+"""Of a block; smaller ones skip more of what is hidden, and multiply more slowly."""
 HIDDEN = -1e30
 """Added to the score of a hidden key: finite, so that a piece of the keys that a query does not see has a maximum."""
 
@@ -155,6 +160,34 @@ def copied_keys(call: Call, name: str, heads: Heads, x: Array) -> Array:
     return out
 
 
+def query_blocks(call: Call, heads: Heads) -> Iterator[tuple[slice, Heads]]:
+    """Blocks of queries, each with the keys that some of them see: what a mask hides whole is not computed.
+
+    Other array modules than NumPy, and attention without a causal mask, take all queries at once.
+    """
+    s, t = heads.q.shape[1], heads.k.shape[1]
+    if call.xp is not np or not heads.causal or heads.visible is not None:
+        yield slice(0, s), heads
+        return
+    for begin in range(0, s, _QUERIES):
+        end = min(begin + _QUERIES, s)
+        ahead = heads.first_query - heads.first_key
+        window = heads.scoring.window
+        last = min(max(ahead + end, 1), t)
+        first = min(max(ahead + begin - window + 1, 0), last - 1) if window else 0
+        yield (
+            slice(begin, end),
+            replace(
+                heads,
+                q=heads.q[:, begin:end],
+                k=heads.k[:, first:last],
+                v=heads.v[:, first:last],
+                first_query=heads.first_query + begin,
+                first_key=heads.first_key + first,
+            ),
+        )
+
+
 def masked_scores(call: Call, heads: Heads, q: Array, k: Array, slope: Array | None = None) -> Array:
     """q k^T by the scale, below the cap, with hidden keys far below: [b, n, c s, t]. Scales q in place.
 
@@ -203,12 +236,19 @@ def write_queries(target: Array, heads: Heads, rows: Array) -> None:
     view[...] = rows.reshape(b, n, c, s, wide).transpose(0, 3, 1, 2, 4)
 
 
-def write_keys(target: Array, heads: Heads, rows: Array) -> None:
-    """[b, n, t, d] into [b, t, g, d], runs of one key head added up; zero for key heads that this rank never reads."""
-    if heads.one_to_one:
+def write_keys(target: Array, heads: Heads, rows: Array, *, add: bool = False) -> None:
+    """[b, n, t, d] into [b, t, g, d], runs of one key head added up; zero for key heads that this rank never reads.
+
+    What is there already stays a term, if they `add`.
+    """
+    if heads.one_to_one and not add:
         target[...] = rows.transpose(0, 2, 1, 3)
         return
-    target[...] = 0
+    if heads.one_to_one:
+        target += rows.transpose(0, 2, 1, 3)
+        return
+    if not add:
+        target[...] = 0
     for run, head in enumerate(heads.key_heads):
         target[:, :, head] += rows[:, run]
 

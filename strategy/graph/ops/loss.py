@@ -29,6 +29,7 @@ from strategy.graph.ops.base import (
     linear_in,
     shapes,
 )
+from strategy.graph.ops.cache_blocks import by_rows
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Split
@@ -58,6 +59,7 @@ def _signatures_sum_exp(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int)
     return [*rows, AxisSignature((Split(len(rows)), B), (P,))]
 
 
+@by_rows("xs", "s")
 def _run_sum_exp(call: Call) -> None:
     xp, (logits, top), out = call.xp, call.inputs, call.outputs[0]
     shifted = call.workspace.get("shifted", logits.shape, logits.dtype)
@@ -89,6 +91,7 @@ def _signatures_sum_exp_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts:
     return [*rows, AxisSignature((classes, B, B), (classes,)), linear_in([2], 3)]
 
 
+@by_rows("xss", "x")
 def _run_sum_exp_grad(call: Call) -> None:
     xp, (logits, top, grad), out = call.xp, call.inputs, call.outputs[0]
     xp.subtract(logits, top[..., None], out=out)
@@ -164,6 +167,7 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
     return [*rows, AxisSignature((classes, B, B, *rest), (classes,)), *linear]
 
 
+@by_rows("xssg", "x")
 def _run_grad(call: Call) -> None:
     """softmax(logits) - target in valid rows, zero in others; target = (1 - s) onehot(label) + s / classes."""
     xp, (logits, labels, lse, *grad), dlogits = call.xp, call.inputs, call.outputs[0]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
+from strategy.graph.ops.cache_blocks import by_rows
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import TensorSpec
@@ -49,6 +50,7 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
     return [*found, AxisSignature((B, P, P), (P, B, B))]
 
 
+@by_rows("xdd", "xss")
 def _run(call: Call) -> None:
     """y = (x - mean) * rstd * gamma + beta; keeps mean and rstd for the gradient."""
     xp, (x, gamma, beta), (y, mean, rstd) = call.xp, call.inputs, call.outputs
@@ -88,6 +90,7 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
     ]
 
 
+@by_rows("xdssx", "xtt")
 def _run_grad(call: Call) -> None:
     """With h = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - h mean(g h))."""
     xp, (x, gamma, mean, rstd, dy), (dx, dgamma, dbeta) = call.xp, call.inputs, call.outputs
@@ -127,6 +130,7 @@ def _signatures_rms(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> 
     return [*(AxisSignature((Split(d), B), (Split(d), Split(d))) for d in leading), AxisSignature((B, P), (P, B))]
 
 
+@by_rows("xd", "xs")
 def _run_rms(call: Call) -> None:
     xp, (x, gain), (y, rstd) = call.xp, call.inputs, call.outputs
     rstd[...] = xp.einsum("...d,...d->...", x, x)
@@ -158,6 +162,7 @@ def _signatures_rms_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int
     ]
 
 
+@by_rows("xdsx", "xt")
 def _run_rms_grad(call: Call) -> None:
     """With h = x rstd and g = dy gain: dx = rstd (g - h mean(g h)), dgain = sum of dy h."""
     xp, (x, gain, rstd, dy), (dx, dgain) = call.xp, call.inputs, call.outputs

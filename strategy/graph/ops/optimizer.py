@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
+from strategy.graph.ops.cache_blocks import by_elements
 from strategy.graph.ops.skipped_steps import STEP, step_of, unless_skipped, without_step
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, Split
@@ -78,6 +79,7 @@ def _infer_sgd(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec,
 
 
 @unless_skipped(3)
+@by_elements
 def _run_sgd(call: Call) -> None:
     """velocity = momentum velocity + g; param -= lr (velocity, or with Nesterov g + momentum velocity).
 
@@ -125,6 +127,7 @@ def adam_direction(call: Call, step: int, g: Array, m: Array, v: Array) -> Array
 
 
 @unless_skipped(3)
+@by_elements
 def _run_adam(call: Call) -> None:
     """Weight decay is a term of the gradient, as in PyTorch's Adam."""
     param, m, v = call.updates
@@ -136,6 +139,7 @@ def _run_adam(call: Call) -> None:
 
 
 @unless_skipped(3)
+@by_elements
 def _run_adamw(call: Call) -> None:
     """Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2: weight decay apart from the gradient."""
     param, m, v = call.updates
@@ -149,6 +153,7 @@ def _run_adamw(call: Call) -> None:
 
 
 @unless_skipped(3)
+@by_elements
 def _run_adagrad(call: Call) -> None:
     """sum += g^2; param -= lr g / (sqrt(sum) + epsilon) (Duchi et al. 2011, the diagonal rule)."""
     xp, (param, total) = call.xp, call.updates

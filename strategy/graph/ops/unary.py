@@ -14,6 +14,7 @@ from importlib import import_module
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, elementwise_signatures, linear_in
+from strategy.graph.ops.cache_blocks import by_elements
 from strategy.graph.ops.elementwise import RAGGED, SPECS, extremes, flop_per_element, infer_alike, infer_float
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
@@ -269,7 +270,7 @@ def _definitions(row: _Unary) -> tuple[OpDef, ...]:
     specs = (*SPECS, RAGGED) if row.ragged else SPECS
     examples = tuple(Example((spec,), ranges=domain) for spec in specs)
     flop, ragged = flop_per_element(row.flop), row.ragged
-    run, in_place = on_rows(row.run), (0,) * row.in_place
+    run, in_place = on_rows(by_elements(row.run)), (0,) * row.in_place
     forward = OpDef(
         row.kind,
         infer_float,
@@ -288,7 +289,7 @@ def _definitions(row: _Unary) -> tuple[OpDef, ...]:
     examples = tuple(
         Example((spec, spec), ranges=range_of, derive={1: same_rows} if spec.ragged else {}) for spec in specs
     )
-    flop, run = flop_per_element(row.slope_flop), on_rows(row.slope)
+    flop, run = flop_per_element(row.slope_flop), on_rows(by_elements(row.slope))
     backward = OpDef(
         slope,
         infer_alike,
