@@ -43,9 +43,8 @@ from strategy.search.deep_search import FAR, deep_search, with_bound
 from strategy.search.exchange_choice import with_exchange
 from strategy.search.search_result import SearchResult, Watch
 from strategy.space.candidate_space import free_rules
-from strategy.space.candidates import on_types, saves_most
+from strategy.space.candidates import on_types, saves_most, stand_in
 from strategy.space.request import Request
-from strategy.space.short_model import stand_in
 
 SINGLE_SHARE = 0.3
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""

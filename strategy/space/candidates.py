@@ -30,7 +30,7 @@ from strategy.space.axis_orders import axis_orders, placements_of, strides_of
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.lighter_ends import lighter_runs
 from strategy.space.request import Request
-from strategy.space.short_model import shortened, stand_in
+from strategy.space.short_model import shortened
 from strategy.space.space import SearchSpace
 from strategy.space.stage_orders import runs_by_speed, stage_orders
 
@@ -262,6 +262,20 @@ def _are_of_one_type(request: Request, pp: int) -> bool:
     """Whether the nodes of every stage are of one type; of a single stage, which has all of them, they need not be."""
     cluster = request.cost.cluster
     return pp == 1 or all(one.nodes * cluster.devices_per_node % (request.devices // pp) == 0 for one in cluster.groups)
+
+
+def stand_in(request: Request) -> Model | None:
+    """What stands for a model that is searched on three layers; None of others, whose candidates are solved one by one.
+
+    Those are few devices and parameters, layers that are unlike, and what has pins of its own.
+    """
+    pins = request.pins
+    names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
+    extras = pins.offload or pins.tiles or pins.zero_owner
+    is_small = request.is_small and not request.cost.cluster.groups
+    if request.deduction is not None or any(names) or extras or is_small:
+        return None
+    return shortened(request.model)
 
 
 def offloads_of(request: Request, recompute: Recompute) -> tuple[Offload, ...]:

@@ -21,7 +21,6 @@ from strategy.layout.layout import assign_stages
 from strategy.models import Model
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
-from strategy.space.request import Request
 
 LAYERS = 3
 MIDDLE = 1
@@ -35,20 +34,6 @@ def shortened(model: Model) -> Model | None:
         return None
     short: Model = dataclasses.replace(model, layers=LAYERS)  # type: ignore[type-var]
     return short
-
-
-def stand_in(request: Request) -> Model | None:
-    """What stands for a model that is searched on three layers; None of others, whose candidates are solved one by one.
-
-    Those are few devices and parameters, layers that are unlike, and what has pins of its own.
-    """
-    pins = request.pins
-    names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
-    extras = pins.offload or pins.tiles or pins.zero_owner
-    is_small = request.is_small and not request.cost.cluster.groups
-    if request.deduction is not None or any(names) or extras or is_small:
-        return None
-    return shortened(request.model)
 
 
 def multiplicities(graph: Graph, layers: int) -> dict[str, int]:
