@@ -10,10 +10,10 @@ from tests.support.random_requests import random_case
 
 @pytest.mark.slow
 def test_the_search_agrees_with_every_plan_listed() -> None:
-    several = (6, 9000), (8, 9200), (1, 151), (1, 184), (1, 57), (1, 247), (1, 309)
+    several = (6, 9000), (8, 9200), (1, 151), (1, 184), (1, 57), (1, 247), (1, 309), (1, 38), (1, 63)
     outcomes = [oracle.run(count, seed=seed, best=5) for count, seed in several]
     assert [failure for outcome in outcomes for failure in outcome.failures] == []
-    degrees = "dp", "tp", "pp", "micro-batch", "schedule", "laps", "ep", "order"
+    degrees = "dp", "tp", "pp", "micro-batch", "schedule", "laps", "ep", "order", "offload"
     for knob in (*degrees, "signatures", "recompute", "zero", "saving", "tight limit", "half precision", "certificate"):
         assert sum(outcome.coverage[knob] for outcome in outcomes), knob
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from strategy.bounds.path_mix import PathMix
 from strategy.ilp.certificate.proof import Proof
 from strategy.ilp.problem import FORBIDDEN
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import Offload, PlanConfig, Recompute
 
 MOST_COST = FORBIDDEN // 2
 """What costs twice as much counts as illegal: so nothing more is proved of what is not."""
@@ -40,14 +40,30 @@ class LayoutBound:
 
 def saving_aside(config: PlanConfig) -> PlanConfig:
     """What candidates have in common that differ in how they save memory on the device alone."""
-    return replace(config, zero_stage=0, zero_owner=False, recompute=Recompute.NONE, recompute_values=())
+    return replace(
+        config,
+        zero_stage=0,
+        zero_owner=False,
+        recompute=Recompute.NONE,
+        recompute_values=(),
+        offload=Offload.NONE,
+        offload_values=(),
+    )
 
 
 def takes_no_less(config: PlanConfig, plainer: PlanConfig) -> bool:
     """Whether a candidate takes no less than another, memory aside, since it does all of it and more.
 
-    What is computed again could have been kept, what a stage of ZeRO shares out gathered once.
+    What is computed again could have been kept, what a stage of ZeRO shares out gathered once, and what waits on the
+    host, which is the slower one, stayed. Where activations wait there less of it is left by computing more again, and
+    what is computed again reads the copies from the host in place of others.
     """
-    alike = saving_aside(config) == saving_aside(plainer)
-    computes = plainer.recompute in (Recompute.NONE, config.recompute)
-    return alike and computes and plainer.zero_stage in (0, config.zero_stage) and not plainer.recompute_values
+    if saving_aside(config) != saving_aside(plainer):
+        return False
+    if plainer.recompute_values not in ((), config.recompute_values) or plainer.offload_values != config.offload_values:
+        return False
+    if plainer.zero_stage not in (0, config.zero_stage) or plainer.offload not in config.offload.parts:
+        return False
+    if config.offload.of_activations != plainer.offload.of_activations:
+        return plainer.recompute is Recompute.NONE
+    return plainer.recompute in (config.recompute, *(Recompute.NONE,) * (not plainer.offload.of_activations))

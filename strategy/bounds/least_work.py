@@ -430,7 +430,12 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt
         )
     if not any(work.has_unlike_layers(config) for config in firsts):
         return found.tolist()
-    return [max(int(bound), _by_stages_ns(work, config)) for bound, config in zip(found, configs, strict=True)]
+    keys = [
+        (alike, one.pp, one.num_micro_batches, one.schedule, one.virtual_stages, one.runs)
+        for alike, one in zip(which, configs, strict=True)
+    ]
+    stages_ns = {key: _by_stages_ns(work, config) for key, config in dict(zip(keys, configs, strict=True)).items()}
+    return [max(int(bound), stages_ns[key]) for bound, key in zip(found, keys, strict=True)]
 
 
 def _totals_ns(least: LeastSeconds) -> list[int]:
@@ -444,7 +449,7 @@ def _by_stages_ns(work: LeastWork, config: PlanConfig) -> int:
     layers = None if config.pp == 1 or work.stages_are_pinned else work.of_layers_ns(config)
     if layers is None:
         return 0
-    runs = layer_runs(layers.shape[1], config.schedule, config.pp, config.virtual_stages)
+    runs = config.runs or layer_runs(layers.shape[1], config.schedule, config.pp, config.virtual_stages)
     times = np.zeros((3, config.pp, config.virtual_stages), np.int64)
     ends = np.cumsum(runs)
     for place, (run, end) in enumerate(zip(runs, ends, strict=True)):

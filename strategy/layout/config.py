@@ -46,6 +46,11 @@ class Offload(StrEnum):
     ALL = "all"
 
     @property
+    def parts(self) -> tuple[Offload, ...]:
+        """All that leave no more to the host."""
+        return tuple(Offload) if self is Offload.ALL else (Offload.NONE, self)
+
+    @property
     def of_activations(self) -> bool:
         """Whether activations do."""
         return self in (Offload.ACTIVATIONS, Offload.ALL)

@@ -61,6 +61,11 @@ def offload_optimizer(graph: Graph) -> Graph:
     return found
 
 
+def has_trips(graph: Graph) -> bool:
+    """Whether activations of a training graph may leave for the host at all."""
+    return next(_trips(graph), None) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class _Trip:
     """An activation that leaves after op `last`, for the backward pass of `layer`.

@@ -5,10 +5,9 @@ bound first, and one whose bound is better than the best objective by less than 
 still be better is solved exactly, for a part of the time. The leading candidates are simulated, by a function that is
 passed in, and the fastest is the answer.
 
-What saves memory takes time: no layout of a candidate that computes activations again, or gathers parameters per use,
-takes less than the best one, memory aside, of the candidate that does neither. So that comes first, and where it is
-solved exactly and fits, the others need not be. If nothing fits, candidates with some or all of their state on the host
-are tried; the space that bounds speak of is what has been listed so.
+What saves memory takes time: no layout of a candidate that computes activations again, gathers parameters per use, or
+has something wait on the host, takes less than the best one, memory aside, of the candidate that does nothing of that.
+So that comes first, and where it is solved exactly and fits, the others need not be.
 
 A single candidate, all degrees and the schedule pinned, has nothing to be compared with but what saves memory: it is
 solved for a part of the time.
@@ -30,9 +29,8 @@ from strategy.base.status import Status
 from strategy.bounds.candidate_certificate import candidate_document
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.layout_bound import saving_aside, takes_no_less
-from strategy.bounds.quick_bound import least_work, quick_bound_ns
+from strategy.bounds.quick_bound import least_work
 from strategy.layout.config import Offload, PlanConfig, Recompute
-from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import CandidateBound, Solved, examine
 from strategy.search.candidate.fitted_plan import fitted_plan
@@ -45,9 +43,8 @@ from strategy.search.deep_search import FAR, deep_search, with_bound
 from strategy.search.exchange_choice import with_exchange
 from strategy.search.search_result import SearchResult, Watch
 from strategy.space.candidate_space import free_rules
-from strategy.space.candidates import on_types, saves_most, with_offload
+from strategy.space.candidates import on_types, saves_most, stand_in
 from strategy.space.request import Request
-from strategy.space.short_model import shortened
 
 SINGLE_SHARE = 0.3
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""
@@ -97,7 +94,7 @@ def search(
     if request.devices > MOST_DEVICES:
         where, expected = f"cluster {request.cost.cluster.name}", f"at most {MOST_DEVICES}"
         raise InputError("more devices than a plan can list", where=where, got=request.devices, expected=expected)
-    short = _short_model(request)
+    short = stand_in(request)
     if short is not None:
         budget.check()
         deep = deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
@@ -109,7 +106,7 @@ def search(
     single, rule_based = (budget.share(part) for part in (SINGLE_SHARE, RULE_BASED_SHARE))
     solving = _Time(budget.share(SOLVING_SHARE), budget.share(EXACT_SHARE))
     quick_ns = _quick_bounds(request, budget)
-    candidates, known = list(quick_ns), _known(request, quick_ns)
+    candidates, known = tuple(quick_ns), _known(request, quick_ns)
     looked_at = known.alone
     if looked_at:
         _solve_each(request, looked_at, known, single, watch, 0.0)
@@ -125,7 +122,6 @@ def search(
         try:
             done = known.refused or looked_at
             _solve_all(request, [c for c in candidates if c not in done], known, solving, watch)
-            _solve_offloaded(request, candidates, known, solving, watch)
             if not known.solved:
                 known.solved = [_last_resort(request, candidates, known, solving.all, time_limit_s)]
             wanted = COMPETITORS - len(known.solved) if request.incumbents else 0
@@ -135,7 +131,7 @@ def search(
                 raise
             interrupted, simulated = True, 1
         plans = _simulated(request, known, simulate, most=simulated, budget=budget)
-    chosen = plans[0] if len(candidates) > len(quick_ns) else _certified(request, plans[0], known.proofs)
+    chosen = _certified(request, plans[0], known.proofs)
     status = _status(chosen, known)
     chosen = replace(chosen, claims=replace(chosen.claims, status=str(status)))
     chosen = with_exchange(request, chosen, simulate, budget)
@@ -163,17 +159,6 @@ def _have_something(request: Request, candidates: Sequence[PlanConfig], known: _
     return bool(known.solved)
 
 
-def _short_model(request: Request) -> Model | None:
-    """What stands for a model whose layers are alike and have no pins of their own; None of others."""
-    pins = request.pins
-    names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
-    extras = pins.offload or pins.tiles or pins.zero_owner
-    is_small = request.is_small and not request.cost.cluster.groups
-    if request.deduction is not None or any(names) or extras or is_small:
-        return None
-    return shortened(request.model)
-
-
 @dataclass(frozen=True, slots=True)
 class _Time:
     """What is left for solving: in all, and for closing what is left of a gap that is as small as allowed."""
@@ -187,11 +172,10 @@ class _Known:
     """What a search has found out so far.
 
     `quick_ns` has the quick bound of every candidate, `bounds_ns` one per candidate that may have a layout;
-    `free_bounds_ns` the bounds, memory aside, of those that save least of all that are alike otherwise, which hold for
-    the others, unless layouts are pinned (`derives`): what is computed again could have been kept, what a stage of ZeRO
-    shares out gathered once. `without` are candidates that have no layout; `cramped` those that would have a better
-    one, or any at all, if there were more memory; `refused` those that have layouts by their lifetimes, but none was
-    found whose memory fits as it is laid out.
+    `free_bounds_ns`, by what candidates have in common that differ in what saves memory, the bounds of some, memory
+    aside, which hold for those that take no less, unless layouts are pinned (`derives`). `without` are candidates that
+    have no layout; `refused` those that have layouts by their lifetimes, but none was found whose memory fits as it is
+    laid out.
     """
 
     derives: bool
@@ -200,10 +184,9 @@ class _Known:
     solved: list[Solved] = field(default_factory=list)
     beaten: list[tuple[int, PlanConfig]] = field(default_factory=list)
     without: set[PlanConfig] = field(default_factory=set)
-    cramped: list[tuple[int, PlanConfig]] = field(default_factory=list)
     bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     refused: list[PlanConfig] = field(default_factory=list)
-    free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
+    free_bounds_ns: dict[PlanConfig, dict[PlanConfig, int]] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
     complete: bool = True
     proofs: CandidateProofs = field(default_factory=CandidateProofs)
@@ -231,15 +214,11 @@ class _Known:
         """Candidates that were proved no better than another, best bound first."""
         return [config for _, config in sorted(self.beaten, key=lambda pair: pair[0])]
 
-    @property
-    def cramped_best_first(self) -> list[PlanConfig]:
-        """Candidates that memory stood in the way of, in the order of their bounds without it."""
-        return [config for _, config in sorted(self.cramped, key=lambda pair: pair[0])]
-
     def bound_ns(self, config: PlanConfig) -> int:
-        """What is known of a candidate, by itself or by the one that saves less memory."""
-        derived = self.free_bounds_ns.get(saving_aside(config), 0) if self.derives else 0
-        return max(self.quick_ns.get(config, 0), self.bounds_ns.get(config, 0), derived)
+        """What is known of a candidate, by itself or by those that save less memory."""
+        alike = self.free_bounds_ns.get(saving_aside(config), {}) if self.derives else {}
+        derived = (bound_ns for plainer, bound_ns in alike.items() if takes_no_less(config, plainer))
+        return max(self.quick_ns.get(config, 0), self.bounds_ns.get(config, 0), *derived)
 
     def waits(self, config: PlanConfig, few: Sequence[PlanConfig]) -> bool:
         """Whether more will be known of a candidate when those are solved that are to be solved now."""
@@ -252,7 +231,6 @@ class _Known:
     def refuse(self) -> None:
         """None of the solved candidates fits: go on without them; others may have been beaten by them alone."""
         self.refused += [one.config for one in self.solved]
-        self.cramped += [(one.bound_ns, one.config) for one in self.solved]
         self.solved, self.beaten = [], []
 
     def leave_out(self, config: PlanConfig, bound_ns: int) -> None:
@@ -262,12 +240,9 @@ class _Known:
 
     def learn(self, config: PlanConfig, examined: CandidateBound, before_ns: int) -> None:
         """Take note of a solved candidate that had the bound `before_ns`."""
-        alike = saving_aside(config)
         self.proofs.learn(config, examined)
-        if config == self.least_saving[alike]:
-            self.free_bounds_ns[alike] = max(examined.free_bound_ns, self.free_bounds_ns.get(alike, 0))
-        if examined.bound_ns is None or examined.bound_ns > examined.free_bound_ns:
-            self.cramped.append((examined.free_bound_ns, config))
+        alike = self.free_bounds_ns.setdefault(saving_aside(config), {})
+        alike[config] = max(examined.free_bound_ns, alike.get(config, 0))
         if examined.bound_ns is None:
             self.without.add(config)
             return
@@ -300,7 +275,8 @@ def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], budget: B
     """One candidate laid out by a rule, where the state of the training does not fit on one device; else none."""
     if request.state_bytes <= request.memory_limit_bytes or not request.incumbents:
         return []
-    return solved_by_rule(request, likely_first(request, candidates), 1, budget)
+    plain = [config for config in candidates if config.offload is Offload.NONE]
+    return solved_by_rule(request, likely_first(request, plain or candidates), 1, budget)
 
 
 def _solve_all(
@@ -358,19 +334,6 @@ def _solve_each(
                 raise examined
 
 
-def _solve_offloaded(
-    request: Request, candidates: list[PlanConfig], known: _Known, time: _Time, watch: Watch | None
-) -> None:
-    """Where nothing fits, solve and list what keeps some of its memory on the host."""
-    if known.solved:
-        return
-    offloaded = (again for config in known.cramped_best_first for again in with_offload(request, config))
-    found = [config for config in dict.fromkeys(offloaded) if config not in candidates]
-    known.begin({config: quick_bound_ns(request, config) for config in found})
-    _solve_all(request, found, known, time, watch)
-    candidates += found
-
-
 def _last_resort(
     request: Request, candidates: Sequence[PlanConfig], known: _Known, budget: Budget, time_limit_s: float
 ) -> Solved:
@@ -390,7 +353,7 @@ def _last_resort(
             why = str(known.conflict).removeprefix("infeasible: ")
             raise contradictory(request, leave_no_signature, budget, f"\n{why}\n")
         raise known.conflict
-    lightest = [config for config in candidates if config.offload is Offload.ALL]
+    lightest = [config for config in candidates if config.offload is not Offload.NONE and saves_most(request, config)]
     lightest = lightest or sorted(candidates, key=lambda config: not saves_most(request, config))
     nearest, complete = tightest(request, lightest, budget)
     if nearest is None or nearest.nbytes > request.memory_limit_bytes:

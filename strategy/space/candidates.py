@@ -15,11 +15,17 @@ from dataclasses import replace
 from functools import lru_cache
 
 from strategy.base.errors import InputError
+from strategy.cost.cost import op_features
+from strategy.graph.graph import Phase
+from strategy.graph.signature import op_signatures
 from strategy.layout.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, at_position, schedule_problem
 from strategy.models import Model
+from strategy.passes.offload import has_trips
 from strategy.passes.recompute import dropped_values
+from strategy.passes.recompute import recompute as recomputed
 from strategy.passes.training import Training, training_graph
+from strategy.sbp.placement import Space
 from strategy.space.axis_orders import axis_orders, placements_of, strides_of
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.lighter_ends import lighter_runs
@@ -57,7 +63,7 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     trainer = None if pins.trainer is None else TRAINER_SPACES[pins.trainer]
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
     forms: dict[object, tuple[Form, ...]] = {}
-    orders = _orders(request)
+    orders, offloads = _orders(request), {kind: offloads_of(request, kind) for kind in _recomputes(request)}
     degrees = (
         replace(shared, strides=strides)
         for one in degrees_of(request, context_degrees(request))
@@ -72,15 +78,17 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
         shape = plain.pp, plain.num_micro_batches
         if shape not in forms:
             forms[shape] = tuple(_forms(request, plain))
-        for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
-            one = replace(plain, recompute=recompute, zero_stage=zero)
-            schedules = tuple(_scheduled(request, one, forms[shape]))
-            if trainer is not None:
-                schedules = tuple(config for config in schedules if trainer.says(request.model, config))
-            if schedules and (plain.pp, recompute) not in whole:
-                whole[plain.pp, recompute] = _keeps_layers_whole(request, schedules[0])
-            if schedules and whole[plain.pp, recompute]:
-                yield schedules
+        for saving in itertools.product(_recomputes(request), _zero_stages(request, plain)):
+            for offload in offloads[saving[0]]:
+                one = replace(plain, recompute=saving[0], zero_stage=saving[1], offload=offload)
+                schedules = tuple(_scheduled(request, one, forms[shape]))
+                if trainer is not None:
+                    schedules = tuple(config for config in schedules if trainer.says(request.model, config))
+                key = plain.pp, one.recompute, offload
+                if schedules and key not in whole:
+                    whole[key] = _keeps_layers_whole(request, schedules[0])
+                if schedules and whole[key]:
+                    yield schedules
 
 
 def divisions(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
@@ -154,7 +162,6 @@ def _scheduled(request: Request, config: PlanConfig, forms: Sequence[Form]) -> I
     config = replace(
         config,
         recompute_values=pins.recompute_values,
-        offload=pins.offload or Offload.NONE,
         offload_values=pins.offload_values,
         tiles=pins.tiles or 1,
         tiled=pins.tiled,
@@ -265,29 +272,69 @@ def _are_of_one_type(request: Request, pp: int) -> bool:
     return pp == 1 or all(one.nodes * cluster.devices_per_node % (request.devices // pp) == 0 for one in cluster.groups)
 
 
-def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
-    """A candidate with some of its memory on the host, where there is one.
+def stand_in(request: Request) -> Model | None:
+    """What stands for a model that is searched on three layers; None of others, whose candidates are solved one by one.
 
-    Activations travel where all of them are kept; the optimiser goes where all else has been done that saves memory.
+    Those are few devices and parameters, layers that are unlike, and what has pins of its own.
     """
-    if request.pins.offload is not None or config.offload is not Offload.NONE or request.cost.cluster.host is None:
-        return
-    if request.pins.trainer is not None:
-        return
-    if config.recompute is Recompute.NONE and config.zero_stage == (request.pins.zero_stage or 0):
-        yield replace(config, offload=Offload.ACTIVATIONS)
-    if saves_most(request, config):
-        yield from (replace(config, offload=what) for what in (Offload.OPTIMIZER, Offload.ALL))
+    pins = request.pins
+    names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
+    extras = pins.offload or pins.tiles or pins.zero_owner
+    is_small = request.is_small and not request.cost.cluster.groups
+    if request.deduction is not None or any(names) or extras or is_small:
+        return None
+    return shortened(request.model)
+
+
+def offloads_of(request: Request, recompute: Recompute) -> tuple[Offload, ...]:
+    """What may wait on the host, least first, where there is one and candidates are solved one by one.
+
+    Not where layouts are pinned: what saves memory may then take less time, and each candidate would have to be solved.
+    """
+    pins, host = request.pins, request.cost.cluster.host
+    if pins.offload is not None or host is None or pins.layouts or pins.trainer is not None:
+        return (pins.offload or Offload.NONE,)
+    if request.deduction is not None or stand_in(request):
+        return (Offload.NONE,)
+    training = replace(request.training, num_micro_batches=1)
+    kinds = [Offload.NONE, *(Offload.ACTIVATIONS,) * _may_travel(request.model, training, recompute)]
+    if _updates_no_faster(request):
+        kinds += [Offload.OPTIMIZER, *(Offload.ALL,) * (len(kinds) > 1)]
+    return tuple(kinds)
+
+
+@lru_cache(maxsize=32)
+def _may_travel(model: Model, training: Training, recompute: Recompute) -> bool:
+    """Whether there are activations that wait for the backward pass in a layer, of those that are kept."""
+    return has_trips(recomputed(training_graph(shortened(model) or model, training), recompute))
+
+
+def _updates_no_faster(request: Request) -> bool:
+    """Whether no update runs faster on the host than on its device, so that there is nothing to gain but memory."""
+    training = replace(request.training, num_micro_batches=1)
+    graph = training_graph(shortened(request.model) or request.model, training)
+    for op in graph.ops:
+        if op.updates and op.phase is Phase.UPDATE:
+            here = op_features(graph, op, op_signatures(graph, op, (1,))[0], (1,))
+            sheets = [request.cost.least_of(replace(here, space=space)) for space in (Space.DEVICE, Space.HOST)]
+            device, host = ((one.fixed_s, one.s_per_flop, one.s_per_byte) for one in sheets)
+            if any(there < near for near, there in zip(device, host, strict=True)):
+                return False
+    return True
 
 
 def saves_most(request: Request, config: PlanConfig) -> bool:
-    """Whether nothing that saves memory on the device itself is left to try."""
-    return (config.recompute, config.zero_stage) == (_recomputes(request)[-1], _zero_stages(request, config)[-1])
+    """Whether nothing that saves memory is left to try."""
+    recompute, zero = _recomputes(request)[-1], _zero_stages(request, config)[-1]
+    most = recompute, zero, offloads_of(request, recompute)[-1]
+    return (config.recompute, config.zero_stage, config.offload) == most
 
 
 def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
-    """Whether no pinned stage cuts a layer through what is computed again, unless that is pinned too."""
-    if config.recompute in (Recompute.NONE, request.pins.recompute) or not request.pins.numbered_stages:
+    """Whether no pinned stage cuts a layer through what is computed again or waits, unless that is pinned too."""
+    computes = config.recompute not in (Recompute.NONE, request.pins.recompute)
+    waits = config.offload not in (Offload.NONE, request.pins.offload)
+    if not (computes or waits) or not request.pins.numbered_stages:
         return True
     try:
         space_of(request, config, free_rules(config))

@@ -20,8 +20,9 @@ in truth, nothing is asked of the answer but an honest bound.
 
 `exercised` names the knobs that decide: with the knob at its default (one rank, one micro-batch, 1F1B, one lap, experts
 that nobody shares out, axes in the order of their names, nothing that saves memory, every op under its first signature,
-which splits least) the least objective would be greater, or nothing would fit. Stages 1 and 2 of ZeRO and OneFlow's
-schedule are pins; offloading and contexts are nothing that tiny models have.
+which splits least) the least objective would be greater, or nothing would fit. Sharing out state is a choice of layouts
+that needs no stage of ZeRO: `zero` decides where the least has shared out what others hold whole. OneFlow's schedule is
+a pin; contexts are nothing that tiny models have.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from simulator.simulate import simulate
 from strategy.base.budget import Budget
 from strategy.base.errors import CertificateError, InfeasibleError
 from strategy.base.status import Status
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.graph.graph import Op
+from strategy.graph.signature import Signature
+from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
 from strategy.lowering.lower import lower_priced
@@ -45,6 +48,7 @@ from strategy.lowering.memory import memory_nbytes
 from strategy.plan.plan import Plan
 from strategy.plan.replayed_bound import replayed_bound
 from strategy.program.program import Program
+from strategy.sbp.sbp import B
 from strategy.search.search import search
 from strategy.space.request import Request
 from tests.campaigns.outcome import Outcome, survived
@@ -67,7 +71,7 @@ BUDGET_S = 300.0
 QUOTAS = {
     **dict.fromkeys(("dp", "tp", "pp", "micro-batch", "signatures"), 0.05),
     **dict.fromkeys(("schedule", "recompute", "saving", "tight limit", "half precision"), 0.05),
-    **dict.fromkeys(("zero", "laps", "ep", "order"), 0.01),
+    **dict.fromkeys(("zero", "laps", "ep", "order", "offload"), 0.01),
     **dict.fromkeys(("overlaps", "two nodes", "followed samples"), 0.0),
     **dict.fromkeys(("better by rule", "proved, gap 0.0", "proved, gap 0.01"), 0.0),
 }
@@ -120,7 +124,7 @@ def check(case: Case, seed: int, exercised: list[str], best: int = BEST) -> Iter
         yield from space.check(rng, SUMMED)
     if not case.request.pins.layouts:
         yield from _check_saving(spaces, exercised)
-    tight = rng.random() < (0.75 if {"zero", "recompute"} & case.knobs else 0.4)
+    tight = rng.random() < (0.75 if {"zero", "recompute", "offload"} & case.knobs else 0.4)
     request = _limited(case.request, spaces, rng) if tight else case.request
     exercised += _kinds(request)
     least = _best(spaces, request.memory_limit_bytes, 1)
@@ -137,7 +141,7 @@ def _check_saving(spaces: Sequence[Points], exercised: list[str]) -> Iterator[st
     """Whether what saves least memory has the least objective of what is alike otherwise."""
     alike: dict[PlanConfig, list[Found]] = {}
     for space in spaces:
-        key = replace(space.listed.config, recompute=Recompute.NONE, zero_stage=0)
+        key = replace(space.listed.config, recompute=Recompute.NONE, zero_stage=0, offload=Offload.NONE)
         alike.setdefault(key, []).extend(_best([space], ROOMY, 1))
     for one, *others in alike.values():
         if others:
@@ -192,16 +196,26 @@ def _deciding(spaces: Sequence[Points], request: Request, least: Found) -> Itera
         "laps": lambda config: config.virtual_stages == 1,
         "ep": lambda config: config.ep == 1,
         "order": lambda config: not config.strides,
-        "zero": lambda config: config.zero_stage == (request.pins.zero_stage or 0),
+        "offload": lambda config: config.offload is Offload.NONE,
         "recompute": lambda config: config.recompute is (request.pins.recompute or Recompute.NONE),
     }
     for knob, is_default in defaults.items():
         left = _best([space for space in spaces if is_default(space.listed.config)], limit, 1)
         if not left or left[0].objective_ns > least.objective_ns:
             yield knob
+    if request.pins.zero_stage is None and least.config.dp > 1:
+        whole = [space.among(_is_whole) for space in spaces if not space.listed.config.zero_stage]
+        left = _best(whole, limit, 1)
+        if not left or left[0].objective_ns > least.objective_ns:
+            yield "zero"
     first = [space.objective_ns[0] for space in spaces if space.peak_nbytes[0] <= limit]
     if min(first, default=IMPOSSIBLE) > least.objective_ns:
         yield "signatures"
+
+
+def _is_whole(op: Op, signature: Signature) -> bool:
+    """Whether every rank along the data axis holds all that an op updates."""
+    return all(layout[0] == B for layout in signature.updates)
 
 
 def _answer(request: Request, simulated: int) -> Plan | None:
@@ -286,4 +300,4 @@ def _told(found: Found) -> str:
 def _short(config: PlanConfig) -> str:
     """Degrees and what saves memory."""
     degrees = f"dp {config.dp} tp {config.tp} pp {config.pp} m {config.num_micro_batches} {config.schedule}"
-    return f"({degrees} zero {config.zero_stage} recompute {config.recompute})"
+    return f"({degrees} zero {config.zero_stage} recompute {config.recompute} offload {config.offload})"

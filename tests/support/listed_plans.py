@@ -5,10 +5,11 @@ What is listed is stated in two places and written here again, as plain as can b
     candidates      every way that the pins allow to cut all devices into data x tensor x pipeline and the batch into
                     micro-batches; 1F1B, interleaved, ZB-H1, ZBV and GPipe where there is a pipeline, no more stages
                     times laps than layers, interleaved with such laps that the fullest place has a twentieth more than
-                    its share at most; every kind of recomputing that drops something; parameters held by every rank or
-                    gathered per use (stage 3 of ZeRO); experts shared out among as many neighbours of the data axis as
-                    divide both; where links inside of nodes are not faster in every respect, every order of stages
-                    and axes over the ranks that puts others into one node (`strategy.space.candidates`)
+                    its share at most; every kind of recomputing that drops something; activations, or parameters with
+                    their state, or both on the host, where there is one; every stage of ZeRO; experts shared out among
+                    as many neighbours of the data axis as divide both; where links inside of nodes are not faster in
+                    every respect, every order of stages and axes over the ranks that puts others into one node
+                    (`strategy.space.candidates`)
     signatures      of every op the legal ones (`op_signatures`) that the rules of the axes and the pins leave
                     (`strategy.space.rules`): along the tensor axis inputs are whole, all else is free; along
                     the data axis the inputs are split by sample, and in layers everything follows from that, op after
@@ -19,7 +20,7 @@ What is listed is stated in two places and written here again, as plain as can b
                     data axis
 
 Alike ops of repeated layers have one signature, and what computes an op again has that of the op. Sequences that are
-split and the host are left out: tiny models have none of them, and a pin or the cluster rules them out.
+split are left out: tiny models have none.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from operator import mul
 
+from strategy.base.errors import InputError
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Role
 from strategy.graph.ops import op_definition
 from strategy.graph.signature import Signature, op_signatures
 from strategy.layout.arrangement import Pipeline
-from strategy.layout.config import SMALLEST_SHARED, PlanConfig, Recompute
+from strategy.layout.config import SMALLEST_SHARED, Offload, PlanConfig, Recompute
 from strategy.layout.layout import Stages, assign_stages
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.passes.planned import planned_graph
@@ -104,6 +106,7 @@ class Listed:
 def candidates(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices, batch and time that the pins allow, with every way to save memory."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    savings = _savings(request)
     for dp, tp, pp in itertools.product(range(1, devices + 1), repeat=3):
         if dp * tp * pp != devices:
             continue
@@ -113,13 +116,16 @@ def candidates(request: Request) -> Iterator[PlanConfig]:
             values = dp, tp, pp, micro, count
             if not all(pin in (None, value) for pin, value in zip(wanted, values, strict=True)):
                 continue
-            saving = _recomputes(request), _stages_of_zero(request, dp), _shares_of_experts(request, dp)
-            for (schedule, laps), recompute, stage, ep in itertools.product(_schedules(request, pp, count), *saving):
+            saving = savings, _stages_of_zero(request, dp), _shares_of_experts(request, dp)
+            for (schedule, laps), (recompute, offload), stage, ep in itertools.product(
+                _schedules(request, pp, count), *saving
+            ):
                 config = PlanConfig(
                     *(dp, tp, pp, micro, count, schedule),
                     virtual_stages=laps,
                     ep=ep,
                     recompute=recompute,
+                    offload=offload,
                     zero_stage=stage,
                     zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                 )
@@ -182,9 +188,32 @@ def _recomputes(request: Request) -> list[Recompute]:
     return [kind for kind in Recompute if kind is Recompute.NONE or dropped_values(graph, kind)]
 
 
+def _savings(request: Request) -> list[tuple[Recompute, Offload]]:
+    """What is computed again, with what waits on the host: all that the passes find something for."""
+    found = [(recompute, offload) for recompute in _recomputes(request) for offload in _offloads(request)]
+    return [pair for pair in found if pair[1] is Offload.NONE or _finds_something(request, *pair)]
+
+
+def _offloads(request: Request) -> list[Offload]:
+    if request.pins.offload is not None or request.pins.layouts or request.cost.cluster.host is None:
+        return [request.pins.offload or Offload.NONE]
+    return list(Offload)
+
+
+def _finds_something(request: Request, recompute: Recompute, offload: Offload) -> bool:
+    training = replace(request.training, num_micro_batches=1)
+    config = PlanConfig(1, 1, 1, 1, 1, Schedule.ONE_F_ONE_B, recompute=recompute, offload=offload)
+    try:
+        planned_graph(request.model, training, config)
+    except InputError:
+        return False
+    return True
+
+
 def _stages_of_zero(request: Request, dp: int) -> list[int]:
+    """All of them: what the search finds with stage 0, which demands nothing, is to be no worse than 1 and 2."""
     if request.pins.zero_stage is None:
-        return [0, 3] if dp > 1 else [0]
+        return [0, 1, 2, 3] if dp > 1 else [0]
     return [request.pins.zero_stage] if dp > 1 or not request.pins.zero_stage else []
 
 

@@ -13,7 +13,8 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 waits for its message is not slowed down by that. What is done once hides behind the first chunk, or
                 behind the last one, or slows it down; so what that sends, a backward pass, leaves later. Of several
                 laps each has a share, of which half delays what its last backward pass sends
-    memory      every tensor takes its largest piece, in whole lines of 64 bytes, in all its blocks, while it lives
+    memory      every tensor of the device takes its largest piece, in whole lines of 64 bytes, in all its blocks, while
+                it lives
 
 What an act costs is the cost model's to say, which acts there are and how long tensors live is the arrangement's.
 
@@ -27,8 +28,8 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +37,14 @@ import numpy.typing as npt
 from strategy.base.errors import SbpError
 from strategy.base.units import to_ns
 from strategy.cost.measurement import Features
-from strategy.graph.graph import Graph, Phase, Role, deciding_op
-from strategy.graph.signature import piece_specs
+from strategy.graph.graph import Graph, Op, Phase, Role, deciding_op
+from strategy.graph.signature import Signature, piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Held, arrange
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import Layout, home_of, wanted_copies
 from strategy.layout.schedule import at_position, chunk_order, position_of
 from strategy.program.program import ActKind
+from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 from tests.support.listed_plans import Listed
 
@@ -80,6 +82,16 @@ class Points:
     def picks(self, point: int) -> Picks:
         """The choice of every group at a point."""
         return tuple(int(pick) for pick in np.unravel_index(point, self.listed.sizes))
+
+    def among(self, keep: Callable[[Op, Signature], bool]) -> Points:
+        """The same, without those at which some op has a signature that is not kept."""
+        options = [
+            [all(keep(op, one) for op in ops) for one in self.listed.options[ops[0].name]] for ops in self.listed.groups
+        ]
+        kept = np.ones(len(self.objective_ns), bool)
+        for allowed, picks in zip(options, np.unravel_index(np.arange(len(kept)), self.listed.sizes), strict=True):
+            kept &= np.array(allowed)[picks]
+        return replace(self, objective_ns=np.where(kept, self.objective_ns, IMPOSSIBLE))
 
     def layout(self, point: int) -> Layout:
         """The layout at a point."""
@@ -158,6 +170,8 @@ class _Arranged:
             groups = (self.group_of[action.op],) if action.op else self.decides[_written(arrangement, action).value]
             found[groups][self._account(arrangement, action)] += self._act_ns(layout, arrangement, action)
         for tensor in arrangement.tensors:
+            if listed.graph.values[tensor.value].space is Space.HOST:
+                continue
             nbytes = self._nbytes(tensor)
             for time in range(tensor.lifetime.begin, tensor.lifetime.end):
                 found[self.decides[tensor.value]]["held", tensor.stage, time] += nbytes
@@ -230,14 +244,17 @@ class _Arranged:
 
 
 def _not_waited_for(graph: Graph) -> frozenset[str]:
-    """What is made of variables alone, and what is made in backward passes of what no layer reads, for none to read."""
+    """What is made of variables alone, and what backward passes make of what no layer reads, for none to read.
+
+    What an earlier pass leaves is handed on by layers: it waits between the two.
+    """
     constant = {name for name, value in graph.values.items() if value.role is Role.VARIABLE}
     for op in graph.ops:
         if op.inputs and op.phase is not Phase.UPDATE and set(op.inputs) <= constant:
             constant |= set(op.outputs)
     often = {name for name, value in graph.values.items() if value.rate is Rate.MICRO_BATCH}
     backward = [op for op in graph.ops if op.phase in (Phase.BACKWARD, Phase.WEIGHT)]
-    made = {name for op in backward for name in op.outputs}
+    made = {name: op.phase for op in backward for name in op.outputs}
     layers = {op.name for op in graph.ops if op.phase is Phase.FORWARD}
     layers |= {op.name for op in backward if not op.inputs or not {*op.inputs, *op.outputs, *op.updates} & often}
     while True:
@@ -245,10 +262,11 @@ def _not_waited_for(graph: Graph) -> frozenset[str]:
         more = {
             op.name
             for op in backward
-            if set(op.outputs) & read or any(name in often and (name in read or name not in made) for name in op.inputs)
+            if set(op.outputs) & read
+            or any(name in often and (name in read or made.get(name) is not op.phase) for name in op.inputs)
         }
         if more <= layers:
-            return frozenset(constant | {name for name in made & often if name not in read})
+            return frozenset(constant | {name for name in made if name in often and name not in read})
         layers |= more
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Role
-from strategy.hardware.cluster import Cluster, Device, Link
+from strategy.hardware.cluster import Cluster, Device, Host, Link
 from strategy.layout.config import Recompute
 from strategy.layout.schedule import Schedule
 from strategy.passes.mixed_precision import Precision
@@ -33,8 +33,8 @@ DRAWS = 100
 """Layouts that are drawn to be pinned."""
 WITH_EXPERTS, EXPERTS = 3, (2, 4, 4, 8)
 """One in so many of the cases that follow samples has so many experts in each layer."""
-ORDERED = 5
-"""In one of so many cases the order of the axes is open."""
+ORDERED, OFFLOADED, PIPED = 5, 5, 4
+"""One in so many has the order of the axes open, a host that may hold something and, of these, more than stages."""
 IN_LAYER = re.compile(r"^layers\.\d+\.")
 """What a name begins with that other layers have, too."""
 
@@ -56,10 +56,13 @@ def random_case(seed: int) -> Case:
     rng = random.Random(seed)
     follows = rng.random() < 1 / 3
     knobs = _knobs(rng) | ({"order"} if seed % ORDERED == 2 else set())
+    knobs |= {"offload"} if seed % OFFLOADED == 3 else set()
     devices = rng.choice((2, 2, 2, 3, 4, 4))
     schedule = None if "schedule" in knobs else rng.choice((Schedule.ONE_F_ONE_B, *Schedule))
     least = 2 if schedule is None else 2 * schedule.default_laps if schedule.default_laps > 1 else 1
     layers = max(rng.choice((1, 1, 2, 4) if follows else (1, 2, 2, 3, 4)), least)
+    is_piped = "offload" in knobs and seed % PIPED > 0
+    layers = max(layers, devices * is_piped)
     activation = rng.choice(("", "relu", "gelu"))
     model = TinyConfig(layers, rng.choice((4, 6, 8, 16, 16)), activation, follows or rng.random() < 0.5)
     if follows and seed % WITH_EXPERTS == 0:
@@ -67,11 +70,17 @@ def random_case(seed: int) -> Case:
     training = _training(rng)
     if model.experts:
         training = replace(training, optimizer=Optimizer.SGD, momentum=0.0, max_norm=math.inf, precision=Precision.FULL)
-    request = Request("tiny", model, training, _cost(rng, devices), ROOMY, Pins(), gap=0.0)
+    cost = _cost(rng, devices)
+    if "offload" in knobs:
+        cost = replace(cost, cluster=replace(cost.cluster, host=_host(random.Random(seed), cost.cluster.device)))
+    request = Request("tiny", model, training, cost, ROOMY, Pins(), gap=0.0)
     pins = _pins(rng, request, knobs, schedule, recomputes=bool(activation))
     if follows:
         pins = replace(pins, tp=1, dp=None, pp=None)
         knobs = (knobs - {"tp"}) | {"dp", "pp"}
+    if is_piped:
+        pins = replace(pins, dp=1, tp=1, pp=None, zero_stage=0)
+        knobs = (knobs - {"dp", "tp", "zero"}) | {"pp"}
     request = replace(request, pins=pins)
     counts = {config.num_micro_batches for config in candidates(request)}
     if max(counts, default=0) > MICRO_BATCHES:
@@ -79,7 +88,7 @@ def random_case(seed: int) -> Case:
         if not few:
             return Case(request, knobs, 0)
         request = replace(request, pins=replace(pins, num_micro_batches=rng.choice(few), micro_batch=None))
-    if follows:
+    if follows or is_piped:
         return Case(request, knobs, sum(listed(request, config).points for config in candidates(request)))
     wanted = rng.choice((2_000, 20_000, 60_000)) if "signatures" in knobs else rng.choice((20, 200))
     return _few_points(rng, request, knobs, wanted)
@@ -114,6 +123,13 @@ def _cost(rng: random.Random, devices: int) -> CostModel:
     per_node = rng.choice((devices, 2, 1)) if devices % 2 == 0 else devices
     links = (Link(rate(6, 10), latency()), Link(rate(6, 9), latency()))
     return CostModel(Cluster("tiny", devices // per_node, per_node, device, *links), {}, latency())
+
+
+def _host(rng: random.Random, device: Device) -> Host:
+    """One that is slower than its device, and a link that may make offloading cheaper than anything else."""
+    slower = [float(10.0 ** -rng.uniform(0.5, 2)) for _ in range(2)]
+    link, latency = float(10.0 ** rng.uniform(6, 10)), rng.choice((0.0, 0.0, 1e-7, 1e-6))
+    return Host(ROOMY, slower[0] * device.memory_bytes_per_s, slower[1] * device.flop_per_s, link, latency)
 
 
 def _pins(

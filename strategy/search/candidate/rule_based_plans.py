@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
-from strategy.layout.config import PlanConfig
+from strategy.layout.config import Offload, PlanConfig
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate
 from strategy.search.candidate.fitted_plan import fitted_plan
@@ -61,11 +61,12 @@ def solved_by_rule(request: Request, candidates: Sequence[PlanConfig], wanted: i
 
 
 def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
-    """First what is likely to fit when laid out by a rule: tensor parallelism inside a node, few copies."""
+    """First what is likely to fit when laid out by a rule: tensor parallelism inside a node, few copies, no host."""
     inside = request.cost.cluster.devices_per_node
     return sorted(
         candidates,
         key=lambda c: (
+            c.offload is not Offload.NONE,
             request.state_bytes
             > FILLED * request.memory_limit_bytes * c.tp * c.pp * (c.dp if c.zero_stage == 3 else 1),
             c.tp > inside,

@@ -25,7 +25,7 @@ from strategy.bounds.layout_bound import LayoutBound, saving_aside, takes_no_les
 from strategy.bounds.path_mix import EVEN, MOST_SHARES, PathMix
 from strategy.cost.cost import CostModel
 from strategy.ilp.certificate.words import proof_of, proof_words
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import ARRAYS, StepTimes
 from strategy.models import Model
@@ -238,6 +238,13 @@ def test_what_bounds_a_candidate_within_memory_says_nothing_of_others() -> None:
     assert not takes_no_less(plain, saving)
     assert not takes_no_less(replace(plain, zero_stage=3), replace(plain, recompute=Recompute.FULL))
     assert not takes_no_less(replace(saving, tp=2), plain)
+    again, waiting = replace(plain, recompute=Recompute.FULL), replace(plain, offload=Offload.ACTIVATIONS)
+    assert takes_no_less(replace(saving, offload=Offload.ALL), plain)
+    assert takes_no_less(replace(again, offload=Offload.OPTIMIZER), again)
+    assert takes_no_less(replace(waiting, offload=Offload.ALL), waiting)
+    assert not takes_no_less(replace(again, offload=Offload.ACTIVATIONS), again)
+    assert not takes_no_less(replace(again, offload=Offload.ACTIVATIONS), waiting)
+    assert not takes_no_less(replace(plain, offload=Offload.OPTIMIZER), waiting)
     case = case_named("all degrees")
     configs = case.configs
     moved = [
@@ -253,6 +260,15 @@ def test_what_bounds_a_candidate_within_memory_says_nothing_of_others() -> None:
     limited = case.with_bounds(lambda one: replace(one, within_memory=True))
     why = case.refused(limited)
     assert "nothing says why" in why
+
+
+def test_where_memory_is_scarce_activations_wait_on_the_host_if_that_takes_least() -> None:
+    """And the certificate is of a space with all that may wait there."""
+    case = case_named("scarce")
+    assert {config.offload for config in case.configs} == {*Offload}
+    assert case.plan.config.offload is Offload.ACTIVATIONS
+    kept = searched(replace(case.request, pins=replace(case.request.pins, offload=Offload.NONE)))
+    assert case.plan.claims.objective_s < kept.claims.objective_s
 
 
 def test_cheaper_devices_are_another_question(case: Case) -> None:

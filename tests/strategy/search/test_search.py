@@ -10,7 +10,7 @@ import pytest
 import strategy.search.search
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError
-from strategy.layout.config import Recompute
+from strategy.layout.config import Offload, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.plan.plan import plan_text
@@ -55,7 +55,7 @@ def test_same_request_same_bytes(asked: Request, answer: SearchResult) -> None:
 
 
 def test_never_worse_than_the_rules(asked: Request, answer: SearchResult) -> None:
-    for config in candidates_of(replace(asked, pins=Pins(recompute=Recompute.NONE))):
+    for config in candidates_of(replace(asked, pins=Pins(recompute=Recompute.NONE, offload=Offload.NONE))):
         try:
             rule_based = plan_by_rule(asked, config, config.axes, simulated)
         except InfeasibleError:

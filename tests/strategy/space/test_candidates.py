@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.base.errors import InputError
-from strategy.layout.config import Recompute
+from strategy.layout.config import Offload, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
@@ -38,7 +38,7 @@ def test_pins_leave_what_satisfies_them(asked: Request) -> None:
     pinned = replace(asked, pins=Pins(tp=2, micro_batch=1))
     wanted = [config for config in candidates_of(asked) if (config.tp, config.micro_batch) == (2, 1)]
     assert list(candidates_of(pinned)) == wanted
-    assert len(wanted) == len(Recompute)
+    assert len(wanted) == len(Recompute) * len(Offload)
     assert 0 < space_log10(pinned) < space_log10(asked)
     assert space_log10(replace(asked, pins=Pins(dp=3))) == 0
 
@@ -50,12 +50,14 @@ def test_schedules_recomputing_and_stage_3_are_listed(asked: Request) -> None:
         schedules = {(config.schedule, config.virtual_stages) for config in group}
         assert schedules == {(schedule, 1) for schedule in (PIPELINES if group[0].pp == 2 else PIPELINES[:1])}
         assert {replace(config, schedule=Schedule.ONE_F_ONE_B) for config in group} == {group[0]}
-    saving = [(group[0].recompute, group[0].zero_stage) for group in groups if group[0].micro_batch == 1]
+    firsts = [group[0] for group in groups if group[0].micro_batch == 1]
+    saving = [(one.recompute, one.zero_stage) for one in firsts if one.offload is Offload.NONE]
     kinds = (Recompute.NONE, *CHEAPEST_FIRST)
     assert saving == [*itertools.product(kinds, (0, 3)), *itertools.product(kinds * 2, (0,))][-len(saving) :]
+    assert [one.offload for one in firsts] == [*Offload] * len(saving)
     assert [config for group in divisions(asked) for config in group] == list(candidates_of(asked))
     pinned = replace(asked, pins=Pins(schedule=Schedule.GPIPE, zero_stage=0, recompute=Recompute.NONE))
-    assert [len(group) for group in divisions(pinned)] == [1] * 8
+    assert [len(group) for group in divisions(pinned)] == [len(Offload)] * 8
     deduced = replace(asked, deduction=Deduction.MATCH_ALL)
     assert {(config.recompute, config.zero_stage) for config in candidates_of(deduced)} == {(Recompute.NONE, 0)}
 
@@ -63,7 +65,7 @@ def test_schedules_recomputing_and_stage_3_are_listed(asked: Request) -> None:
 def test_laps_are_of_equal_runs_of_layers() -> None:
     """Of eight layers on two stages in two or four runs each, not in three; what is pinned to stages has one lap."""
     asked = request(2, Training(global_batch=4), model=replace(MODEL, layers=8))
-    pins = Pins(pp=2, num_micro_batches=2, recompute=Recompute.NONE)
+    pins = Pins(pp=2, num_micro_batches=2, recompute=Recompute.NONE, offload=Offload.NONE)
     found = [(config.schedule, config.virtual_stages) for config in candidates_of(replace(asked, pins=pins))]
     several = [(Schedule.INTERLEAVED, 2), (Schedule.INTERLEAVED, 4), (Schedule.ZBV, 2)]
     assert sorted(found) == sorted([*((schedule, 1) for schedule in PIPELINES), *several])
@@ -97,6 +99,8 @@ def test_what_saves_memory_costs_no_less_than_what_does_not(asked: Request) -> N
         assert free is not None
         assert others
         for again in others:
+            if again.offload is not Offload.NONE and again.recompute is not Recompute.NONE:
+                continue
             saving = solve_candidate(plenty, again, rules=free_rules(again))
             assert saving is not None
             assert free.bound_ns <= saving.objective_ns
