@@ -403,7 +403,7 @@ IMPORTED_AS = {"cupy-cuda13x": "cupy", "nvmath-python": "nvmath", "pyyaml": "yam
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
 PLUGINS = {
     *("mkdocs-material", "mkdocstrings", "pytest-timeout", "pytest-xdist", "onnxscript"),
-    *("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn-cu13"),
+    *("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-nccl-cu13"),
 }
 """Programs, the kernel of a notebook, plug-ins, and libraries with their headers: used without being imported."""
 

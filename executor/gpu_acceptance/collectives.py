@@ -13,6 +13,7 @@ import numpy as np
 from executor.gpu_acceptance.bench import Bench
 from executor.gpu_acceptance.outcome import Figures, LeftOut, PartFailed
 from executor.runtime.kernels.gpu.launch import address_of
+from executor.runtime.transport.nccl import ID_NBYTES
 from executor.supervision.environment import share_device
 
 RANK_FLAG = "--collectives-rank"
@@ -81,6 +82,10 @@ def run_rank(xp: Any, version: int) -> int:
     comm = MPI.COMM_WORLD
     share_device(version, comm.rank)
     nccl = xp.cuda.nccl
-    unique = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
-    print(json.dumps({"rank": comm.rank, "checked": checked(xp, nccl, comm.rank, comm.size, unique)}), flush=True)
+    unique = np.empty(ID_NBYTES, np.uint8)
+    if comm.rank == 0:
+        unique[:] = np.frombuffer(bytes(nccl.get_unique_id()), np.uint8)
+    comm.Bcast(unique)
+    found = checked(xp, nccl, comm.rank, comm.size, unique.tobytes())
+    print(json.dumps({"rank": comm.rank, "checked": found}), flush=True)
     return 0

@@ -141,18 +141,18 @@ def _checked(array: Array, register: Register) -> Array:
     return array
 
 
-_BASE_ALIGNMENT = 256
+BASE_ALIGNMENT = 256
 """Of all memory of a rank: that of CUDA's allocations, and a multiple of that of blocks."""
 
 
 def _allocated(nbytes: int, kernels: Kernels, space: Space) -> Array:
-    """Bytes that begin at a multiple of `_BASE_ALIGNMENT`; the allocator gives what it takes to find one."""
+    """Bytes that begin at a multiple of `BASE_ALIGNMENT`; the allocator gives what it takes to find one."""
     if space is Space.HOST:
-        raw: Array = kernels.host_like(np.empty(nbytes + _BASE_ALIGNMENT, np.uint8))
-        begin = -int(raw.__array_interface__["data"][0]) % _BASE_ALIGNMENT
+        raw: Array = kernels.host_like(np.empty(nbytes + BASE_ALIGNMENT, np.uint8))
+        begin = -int(raw.__array_interface__["data"][0]) % BASE_ALIGNMENT
     else:
-        raw = kernels.xp.empty(nbytes + _BASE_ALIGNMENT, "uint8")
-        begin = -kernels.address(raw) % _BASE_ALIGNMENT
+        raw = kernels.xp.empty(nbytes + BASE_ALIGNMENT, "uint8")
+        begin = -kernels.address(raw) % BASE_ALIGNMENT
     return raw[begin : begin + nbytes]
 
 

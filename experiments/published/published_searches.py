@@ -31,7 +31,7 @@ from strategy.closed_form.calibration import FittedConstants
 from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import Cluster
 from strategy.hardware.presets import find_cluster
-from strategy.layout.config import PlanConfig
+from strategy.layout.config import Offload, PlanConfig
 from strategy.lowering.lower import model_flop
 from strategy.models import family_of
 from strategy.plan.plan import Plan
@@ -141,7 +141,8 @@ def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) ->
         return None
 
     ours = priced("ours", lambda simulator: (_searched(free, simulator, time_limit_s), SEARCHED))
-    theirs = priced("theirs", lambda simulator: _pinned(replace(free, pins=one.pins), simulator, time_limit_s))
+    pins = replace(one.pins, offload=one.pins.offload or Offload.NONE)  # what nobody says stayed on the device
+    theirs = priced("theirs", lambda simulator: _pinned(replace(free, pins=pins), simulator, time_limit_s))
     if theirs is not None and abs(theirs.off) > MOST_OFF:
         failures.append(
             f"theirs: its objective, {theirs.objective_s:.4g} s, is {theirs.off:+.1%} off its simulation, "

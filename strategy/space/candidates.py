@@ -279,7 +279,7 @@ def stand_in(request: Request) -> Model | None:
     """
     pins = request.pins
     names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
-    extras = pins.offload or pins.tiles or pins.zero_owner
+    extras = pins.offload not in (None, Offload.NONE) or pins.tiles or pins.zero_owner
     is_small = request.is_small and not request.cost.cluster.groups
     if request.deduction is not None or any(names) or extras or is_small:
         return None

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from executor.runtime.acts import memory
+from executor.runtime.registers import BASE_ALIGNMENT
 from executor.train import Trainer
-from strategy.lowering.memory import ALIGNMENT, fullest, memory_nbytes
+from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.lowering.occupancy import Occupancy
 from strategy.sbp.sbp import Split
 from tests.campaigns.outcome import Outcome
@@ -94,5 +95,5 @@ def allocated_nbytes(trainer: Trainer) -> int:
             root = memory(array)
             while isinstance(root.base, np.ndarray):
                 root = root.base
-            roots[id(root)] = root.nbytes - ALIGNMENT
+            roots[id(root)] = root.nbytes - BASE_ALIGNMENT
     return sum(roots.values())

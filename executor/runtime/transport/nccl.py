@@ -82,7 +82,7 @@ class NcclTransport:
             told = np.frombuffer(bytes(name), np.uint8)
             requests = [self._host.send(rank, number, told) for rank in others]
         else:
-            told = np.empty(_ID_NBYTES, np.uint8)
+            told = np.empty(ID_NBYTES, np.uint8)
             requests = [self._host.receive(first, number, told)]
         for request in requests:
             wait(request, self._host)
@@ -204,7 +204,7 @@ class NcclTransport:
         return int(self._cuda.get_current_stream().ptr)
 
 
-_ID_NBYTES = 128
+ID_NBYTES = 128
 """`NCCL_UNIQUE_ID_BYTES`."""
 
 
