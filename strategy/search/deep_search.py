@@ -42,6 +42,8 @@ LATE_SHARE, NEAR = 0.45, 1.5
 """Share of the time until which it waits for a proposal that is this near to the bound, as a multiple of it."""
 FIRST_TRIES = 3
 """So many proposals are tried for it."""
+MOST_RETURNS = 3
+"""So often it looks for more where plans are not as good as their proposals were."""
 AT_A_TIME = 2
 """So many plans are made side by side."""
 REFINING_SHARE = 0.75
@@ -99,8 +101,14 @@ def _searched(
             first = partial(_plans, request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
             refinement.meanwhile(lambda: plans.extend(first()), all_refining)
             refinement.go_on(all_refining)
-        # One by one: an interruption leaves those that are made.
-        plans.extend(_plans(request, known, simulate, simulated - len(plans), budget))
+            # One by one: an interruption leaves those that are made.
+            plans.extend(_plans(request, known, simulate, simulated - len(plans), budget))
+            for _ in range(MOST_RETURNS):  # what was thought to fit may not have
+                least_s = min((plan.claims.objective_s for plan in plans), default=math.inf)
+                if (1 - request.gap) * least_s * 1e9 <= refinement.bound_ns or all_refining.is_over():
+                    break
+                refinement.go_on(all_refining)
+                plans.extend(_plans(request, known, simulate, 1, budget))
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):
             raise
