@@ -153,7 +153,10 @@ def _zero_stages(request: Request, config: PlanConfig) -> tuple[int, ...]:
         return TRAINER_SPACES[trainer].zero_stages_of(config)
     if pinned is not None:
         return (pinned,) if config.dp > 1 or not pinned else ()
-    return (0, 3) if config.dp > 1 and request.deduction is None else (0,)
+    if config.dp == 1 or request.deduction is not None:
+        return (0,)
+    # Stage 2 shares out gradients as they arise; where there are several micro-batches, layouts of stage 0 do, too.
+    return (0, 3) if config.num_micro_batches > 1 or stand_in(request) else (0, 2, 3)
 
 
 def _scheduled(request: Request, config: PlanConfig, forms: Sequence[Form]) -> Iterator[PlanConfig]:

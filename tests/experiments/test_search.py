@@ -130,7 +130,8 @@ def test_a_free_search_is_no_worse_than_its_runners_up(command: Command, tmp_pat
     assert said.code == 0
     assert found["status"] in ("optimal", "feasible")
     pipelines = (4 + 5 + 5) * 4  # of one micro-batch, of two and of four, by schedule; by what is computed again
-    assert found["num_candidates"] == 2 * 4 * 2 + 3 * 4 + pipelines
+    gradients_shared = 4  # of one micro-batch, by what is computed again
+    assert found["num_candidates"] == 2 * 4 * 2 + 3 * 4 + pipelines + gradients_shared
     assert all(set(one["config"]) == set(CONFIG) for one in found["runners_up"])
     assert all(one["step_time_s"] >= found["step_time_s"] for one in found["runners_up"])
     assert 0 <= found["gap"] == pytest.approx(1 - found["lower_bound_s"] / found["objective_s"])
