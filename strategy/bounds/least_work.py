@@ -341,8 +341,11 @@ def _sizes(graph: Graph) -> _Sizes:
         if value.rate is Rate.STEP and value.role is not Role.VARIABLE and op.phase is not Phase.FORWARD:
             sums += nbytes * (op.phase is not Phase.UPDATE)
         elif value.role is Role.VARIABLE or value.rate is Rate.STEP:
+            later = [one for one in readers if one.phase is not Phase.FORWARD]
+            if value.role is not Role.VARIABLE and not later:
+                continue  # gone once the last forward pass is over
             held += nbytes
-            with_samples = [one.name in beside for one in readers if _is_with_samples(graph, one)]
+            with_samples = [one.name in beside for one in later if _is_with_samples(graph, one)]
             used += nbytes * (False in with_samples)
             experts += nbytes * (with_samples != [] and False not in with_samples)
         elif op.phase is Phase.FORWARD and any(one.phase is not Phase.FORWARD for one in readers):
