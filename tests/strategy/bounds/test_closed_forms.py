@@ -1,4 +1,4 @@
-"""Closed forms: no layouts lie below any of them, whatever they were chosen for, and no plan holds less than they say."""
+"""Closed forms: no layouts lie below any of them, whatever they were chosen for, and no plan holds less."""
 
 from __future__ import annotations
 

@@ -79,5 +79,5 @@ def test_recomputing_takes_more_and_saves_memory() -> None:
     deep = least_work(replace(asked, model=replace(LONG, layers=5)))
     held, less = (deep.bytes_of_layer(replace(config, recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL))
     assert 0 < less.saved < held.saved
-    assert less.held == held.held > 0
+    assert 0 < held.held < less.held < 1.01 * held.held, "biases that are added again are there for that"
     assert deep.bytes_of_layer(replace(config, dp=2, zero_stage=3)).held == pytest.approx(held.held / 2)
