@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strategy.base.errors import GraphError, InputError, did_you_mean
-from strategy.graph.graph import Attrs, Graph, Lineage, Op, Phase, Role, Value, check_graph, of_value, written_space
+from strategy.graph.graph import (
+    Attrs,
+    Graph,
+    Lineage,
+    Op,
+    Phase,
+    Role,
+    Value,
+    check_graph,
+    lineage_of,
+    of_value,
+    written_space,
+)
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import OpDef
 from strategy.sbp.tensor import Rate, TensorSpec
@@ -108,6 +120,24 @@ class GraphBuilder:
         )
         self.ops.append(op)
         return written
+
+    def add_op(self, op: Op, inputs: Sequence[str]) -> tuple[str, ...]:
+        """Append an op of another graph that reads these instead; its outputs keep their names.
+
+        Raises:
+            GraphError: as `add`.
+        """
+        return self.add(
+            lineage_of(op),
+            op.kind,
+            inputs,
+            labels=op.labels,
+            outputs=op.outputs,
+            updates=op.updates,
+            attrs=op.attrs,
+            phase=op.phase,
+            layer=op.layer,
+        )
 
     def _unknown(self, op: str, kind: str, reads: Sequence[str]) -> list[str]:
         """What there is not, of what an op is to be."""

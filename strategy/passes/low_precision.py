@@ -55,17 +55,7 @@ def low_precision(graph: Graph, scaling: Scaling, history: int) -> Graph:
         if op.name in products:
             casts.multiply(op)
         else:
-            builder.add(
-                lineage_of(op),
-                op.kind,
-                op.inputs,
-                labels=op.labels,
-                outputs=op.outputs,
-                updates=op.updates,
-                attrs=op.attrs,
-                phase=op.phase,
-                layer=op.layer,
-            )
+            builder.add_op(op, op.inputs)
     for layer in layers.values():
         casts.record(layer)
     return builder.build(loss=graph.loss)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Graph, Op, Role, lineage_of
+from strategy.graph.graph import Graph, Op, Role
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.passes.low_precision import Scaling
@@ -61,17 +61,7 @@ def mixed_precision(graph: Graph, half: DType, whole: Collection[str] = ()) -> G
     for op in graph.ops:
         dtype = _dtype_of(builder, op, half, whole)
         inputs = op.inputs if dtype is None else [casts.of(name, dtype, op) for name in op.inputs]
-        outputs = builder.add(
-            lineage_of(op),
-            op.kind,
-            inputs,
-            labels=op.labels,
-            outputs=op.outputs,
-            updates=op.updates,
-            attrs=op.attrs,
-            phase=op.phase,
-            layer=op.layer,
-        )
+        outputs = builder.add_op(op, inputs)
         casts.layer_of.update(dict.fromkeys(outputs, op.layer))
     return builder.build(loss=graph.loss)
 
