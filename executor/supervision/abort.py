@@ -9,9 +9,11 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn
 
+from executor.supervision.environment import pmi_descriptor
 from executor.supervision.failure import await_relay
 from strategy.base.errors import InternalError
 
@@ -26,16 +28,25 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def abort(code: int) -> NoReturn:
-    """Have MPI end the other ranks, where it runs, and end. MPI's abort may return, and may hang: hence the alarm.
+    """Have MPI end the other ranks, and end. MPI's abort may return, and may hang: hence the alarm.
 
-    The cause is told by now, so MPI's own announcement goes nowhere.
+    The cause is told by now, so MPI's own announcement goes nowhere. Where MPI does not run here yet, another rank
+    may wait for this one in MPI_Init, deaf to signals: the launcher is asked to end it.
     """
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         signal.alarm(5)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         mpi.COMM_WORLD.Abort(code)
+    elif (descriptor := pmi_descriptor()) is not None:
+        ask_for_abort(descriptor, code)
     os._exit(code)
+
+
+def ask_for_abort(descriptor: int, code: int) -> None:
+    """Say in PMI-1 what MPI_Abort says: Hydra then ends the other ranks without its banner on stdout."""
+    with suppress(OSError):
+        os.write(descriptor, f"cmd=abort exitcode={code}\n".encode())
 
 
 def abort_on_exception(rank: int) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from executor.supervision.abort import ask_for_abort
 from executor.supervision.failure import await_relay, ensure_told, read_failure, record_or_say, tell_once
 from executor.supervision.heartbeat import Heartbeat, RankState, heartbeat_path, identify, read_heartbeat
 from executor.supervision.watchdog import Limits, watch
@@ -67,7 +68,7 @@ def stand_guard(post: Post) -> None:
     if failure is not None and failure.is_interruption:
         heartbeat.finish()
         if post.pmi_descriptor is not None:
-            _ask_for_abort(post.pmi_descriptor, failure.exit_code)
+            ask_for_abort(post.pmi_descriptor, failure.exit_code)
         os._exit(failure.exit_code)
     watcher = _start_watcher(post) if post.local_rank == 0 else None
     child = os.fork()
@@ -148,7 +149,7 @@ def _wait_for(child: int, watcher: int | None, post: Post, heartbeat: Heartbeat)
     failure = read_failure(post.folder)
     code = failure.exit_code if failure else RunError.exit_code
     if post.pmi_descriptor is not None:
-        _ask_for_abort(post.pmi_descriptor, code)
+        ask_for_abort(post.pmi_descriptor, code)
     return code
 
 
@@ -161,12 +162,6 @@ def _next_to_end() -> int:
 def _report(post: Post, rank: int, reason: str, exit_code: int) -> None:
     if record_or_say(post.folder, rank, reason, exit_code=exit_code, job=post.job) and not post.quiet:
         tell_once(post.folder)
-
-
-def _ask_for_abort(descriptor: int, code: int) -> None:
-    """Say in PMI-1 what MPI_Abort says: Hydra then ends the other ranks without its banner on stdout."""
-    with suppress(OSError):
-        os.write(descriptor, f"cmd=abort exitcode={code}\n".encode())
 
 
 def _describe_signal(signum: int) -> str:

@@ -43,6 +43,9 @@ def main():
         raise InputError("no such plan", where="plan.json")
     if how == "early" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
         raise ValueError("before MPI")
+    (Path.cwd() / f"imports.{os.environ.get('PMI_RANK')}").touch()
+    if how == f"late {os.environ.get('PMI_RANK')}":
+        time.sleep(60)
     import numpy as np
     from mpi4py import MPI
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
@@ -291,6 +294,25 @@ def test_an_interrupt_reaches_the_ranks(tmp_path: Path, signum: signal.Signals, 
     assert "Traceback" not in ended.stderr
     assert len(list(job.run.glob("saved.*"))) <= saved
     assert bool(list(job.run.glob("saved.*"))) == bool(saved)
+    assert survivors(beats) == []
+
+
+@needs_mpi
+@pytest.mark.parametrize("late", [0, 1])
+def test_an_interrupt_while_one_rank_waits_in_mpi_init_for_another(tmp_path: Path, late: int) -> None:
+    """The one that waits in C hears nothing; the other has no MPI by which to end it."""
+    job = Job(tmp_path, f"late {late}", ranks=2, launched=True)
+    deadline_s = time.monotonic() + 30
+    while len(list(tmp_path.glob("imports.*"))) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    time.sleep(2.0)  # to import MPI
+    beats = read_heartbeats(job.run)
+    begin_s = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    ended = job.wait()
+    assert (ended.code, ended.stdout) == (130, ""), ended
+    assert time.monotonic() - begin_s < 10
+    assert ended.stderr.splitlines() == ["sbplan: interrupted by SIGINT"]
     assert survivors(beats) == []
 
 
