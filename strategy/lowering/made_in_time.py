@@ -62,7 +62,7 @@ def _waiting(actions: Sequence[Action], prologue: Sequence[int]) -> list[int]:
         action = actions[index]
         if action.kind is ActKind.TRANSFER:
             sent.update(action.reads)
-        elif not made.isdisjoint(action.reads) or not (gathered.isdisjoint(action.reads) or _moves(action)):
+        elif not made.isdisjoint(action.reads) or not gathered.isdisjoint(action.reads):
             made.update(action.writes)
             found.append(index)
         elif _moves(action):

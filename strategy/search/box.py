@@ -10,6 +10,7 @@ from strategy.bounds.point import FloatArray
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
+from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound, DualPrices, OuterApproximation
 
 EXHAUSTED = 12
@@ -30,6 +31,7 @@ class Box:
         solved: configuration -> how many cuts there were when it was last bounded, and whether by all paths.
         seen: by what they have in common, how many cuts of templates it has looked at.
         points: that its own answers were found at.
+        layouts: that these answers are.
         stalled: how many of the latest cuts have gained nothing.
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
@@ -50,6 +52,7 @@ class Box:
     solved: dict[PlanConfig, tuple[int, bool]] = field(default_factory=dict)
     seen: dict[object, int] = field(default_factory=dict)
     points: list[FloatArray] = field(default_factory=list)
+    layouts: list[Proposed] = field(default_factory=list)
     stalled: int = 0
     is_proposed: bool = False
     tries: int = 0

@@ -144,8 +144,7 @@ def _plans(
     count = tries = 0
     while count < most and tries < most_tries and not budget.is_over():
         tries += 1
-        left = [one for one in known.fitting(request) if one.found.config not in known.tried]
-        left = [one for one in left if one.found.step_ns <= (1 + FAR) * known.planned_ns]
+        left = [one for one in known.untried(request) if one.found.step_ns <= (1 + FAR) * known.planned_ns]
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (count and not in_time):
             break
@@ -154,7 +153,7 @@ def _plans(
         tasks = [partial(_plan, request, one, simulate, budget) for one in chosen]
         begin = time.monotonic()
         for one, found in zip(chosen, beside(tasks), strict=True):
-            known.tried.add(one.found.config)
+            known.tried[one.found.config] = one.found.step_ns
             if isinstance(found, Plan):
                 count += 1
                 known.planned_ns = min(known.planned_ns, found.claims.objective_s * 1e9)
@@ -167,7 +166,7 @@ def _plans(
                 if found.smallest_limit is not None:
                     _learn(known, one, found.smallest_limit)
                 if not known.fits(request, one):  # others of its configuration may hold less
-                    known.tried.discard(one.found.config)
+                    known.tried.pop(one.found.config, None)
             elif isinstance(found, PlanError):  # too large to be lowered: others may be smaller
                 known.unplanned = found
             else:

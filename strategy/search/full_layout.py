@@ -16,6 +16,7 @@ from strategy.layout.objective import Priced
 from strategy.passes.planned import planned_graph
 from strategy.search.candidate.candidate_solve import solve_candidate
 from strategy.search.search_state import LayoutProposal
+from strategy.search.template.layer_mix import mixed_layers
 from strategy.space.axis_orders import placements_of
 from strategy.space.candidate_space import free_rules
 from strategy.space.request import Request
@@ -33,7 +34,10 @@ def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIM
     budget.check()
     alone, short = on_one_stage(config), present(shortened(request.model), "a short model")
     small = planned_graph(short, request.training_with(alone), alone)
-    signatures = expanded(small, graph, one.signatures)
+    others, mixed = None, frozenset[int]()
+    if one.mix is not None:
+        others, mixed = one.mix.signatures, mixed_layers(config, request.model.layers, one.mix.share)
+    signatures = expanded(small, graph, one.signatures, others, mixed)
     if signatures is None:
         raise InternalError(f"the layers of {request.model_name} are not alike")
     stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages, runs=config.runs)

@@ -6,7 +6,9 @@ Rules of thumb and what proposals have shown; nothing here says what a box takes
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
 from strategy.program.program import ActKind
 from strategy.search.box import Box
+from strategy.search.mixed_proposals import mixed_proposal
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound
@@ -124,12 +127,29 @@ class Prospects:
             held = self.known.margin(one) * max(found.peak_bytes)
             box.crowding[one.schedule] = max(0.0, held - within.held_bytes(one, point))
             self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
+        for other in box.layouts:
+            self._propose_mixed(box, answer, other)
+        box.layouts.append(answer)
         box.tries += 1
         is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
         if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
             self.too_many[_of_memory(box.config)] = box.config.micro_batch
         is_settled = math.isfinite(least_ns) and box.weigh(least_ns, fitting_ns, SETTLED)
         box.is_proposed |= is_last or math.isinf(least_ns) or is_settled
+
+    def _propose_mixed(self, box: Box, *ways: Proposed) -> None:
+        """Add what is laid out in two ways, where that is faster than what is known."""
+        for one, other in (ways, ways[::-1]):
+            for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
+                found = mixed_proposal(self.request, self.known, config, one, other) if bound_ns < self.best_ns else None
+                if found is not None:
+                    self.known.proposals.append(found)
+
+    def propose_mixed_anew(self, boxes: Sequence[Box]) -> None:
+        """Mix all ways that are known once more: plans have shown how much memory there is in truth."""
+        for box in boxes:
+            for one, other in itertools.combinations(box.layouts, 2):
+                self._propose_mixed(box, one, other)
 
     def most_promising(self, boxes: list[Box]) -> Box | None:
         """The box that is thought to take least; what takes long to think of others is not thought again for that."""

@@ -193,6 +193,8 @@ class Refinement:
     def go_on(self, budget: Budget, *, near: float = 0.0) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
         self.budget = budget
+        if self.known.margins:
+            self.prospects.propose_mixed_anew(self.boxes)
         if self.known.refused:
             fits = {one.found.config for one in self.known.fitting(self.request)}
             for box in self.boxes:

@@ -11,22 +11,26 @@ from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
+from strategy.search.template.layer_mix import LayerMix
 from strategy.search.template.stages import Pipelined
 from strategy.space.request import Request
 
 MARGIN = 0.97
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
+BETTER = 2e-3
+"""By this part a proposal takes less than one of its configuration that was tried, if it is to be tried, too."""
 HeldAlike = tuple[Schedule, bool]
 """What configurations hold micro-batches alike: their schedule, and whether they have a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutProposal:
-    """A configuration with its layouts, as the short model has them."""
+    """A configuration with its layouts, as the short model has them; `mix` says of layers that are laid out otherwise."""
 
     found: Pipelined
     signatures: Mapping[str, Signature]
     deep_ops: int
+    mix: LayerMix | None = None
 
 
 def held_alike(config: PlanConfig) -> HeldAlike:
@@ -46,8 +50,8 @@ class SearchState:
     unplanned: PlanError | None = None
     """Why there is no plan of some proposal, its memory aside."""
     complete: bool = True
-    tried: set[PlanConfig] = field(default_factory=set)
-    """Of which there are plans, or which do not fit as they are laid out."""
+    tried: dict[PlanConfig, float] = field(default_factory=dict)
+    """Of which there are plans, or which do not fit as they are laid out: the nanoseconds that were proposed."""
     planned_ns: float = math.inf
     """The least objective of plans."""
     pace: float = 1.0
@@ -60,6 +64,14 @@ class SearchState:
     def fitting(self, request: Request) -> list[LayoutProposal]:
         """Those that are likely to fit, fastest first."""
         return sorted((one for one in self.proposals if self.fits(request, one)), key=lambda one: one.found.step_ns)
+
+    def untried(self, request: Request) -> list[LayoutProposal]:
+        """Those that are likely to fit, fastest first: of each configuration the first, if it is new enough."""
+        found: dict[PlanConfig, LayoutProposal] = {}
+        for one in self.fitting(request):
+            if one.found.step_ns <= (1 - BETTER) * self.tried.get(one.found.config, math.inf):
+                found.setdefault(one.found.config, one)
+        return list(found.values())
 
     def fits(self, request: Request, one: LayoutProposal, *, spare: float = 0.0) -> bool:
         """Whether it is likely to, and to leave such a share of the device's memory free."""

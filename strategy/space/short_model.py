@@ -9,7 +9,7 @@ that a problem on the short model, with its parts counted so, costs what the sam
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import cast
@@ -20,7 +20,6 @@ from strategy.graph.signature import Signature
 from strategy.layout.layout import assign_stages
 from strategy.models import Model
 from strategy.sbp.placement import Placement
-from strategy.sbp.sbp import NdSbp
 
 LAYERS = 3
 MIDDLE = 1
@@ -52,16 +51,34 @@ def _places(known: Identity) -> Mapping[str, int]:
     return MappingProxyType(dict(assign_stages(cast(Graph, known.held), (anywhere,) * LAYERS).stage_of))
 
 
-def expanded(short: Graph, deep: Graph, signatures: Mapping[str, Signature]) -> dict[str, Signature] | None:
+def expanded(
+    short: Graph,
+    deep: Graph,
+    signatures: Mapping[str, Signature],
+    others: Mapping[str, Signature] | None = None,
+    mixed: Collection[int] = (),
+) -> dict[str, Signature] | None:
     """The signatures of a short model's ops, as all ops of the deep one have them.
 
     None where the deep one has an op that no op of the short one is like: its layers are not alike then.
+
+    Args:
+        short: the graph of the short model.
+        deep: that of the deep one.
+        signatures: of the short one's ops.
+        others: the same where layers are laid out in another way.
+        mixed: the deep one's layers that are, none of them the first or the last.
     """
     known = {_likeness(short, op, LAYERS): op for op in short.ops}
+    other = signatures if others is None else others
     found: dict[str, Signature] = {}
     for op in deep.ops:
         like = known.get(_likeness(deep, op, deep.num_layers))
-        signature = None if like is None else _as_wide(short, like, signatures[like.name], deep, op)
+        if like is None:
+            return None
+        signature: Signature | None = (other if op.layer in mixed else signatures)[like.name]
+        if len(op.inputs) != len(like.inputs):
+            signature = _as_wide(short, like, signatures[like.name], other[like.name], deep, op, mixed)
         if signature is None:
             return None
         found[op.name] = signature
@@ -75,15 +92,19 @@ def _likeness(graph: Graph, op: Op, layers: int) -> tuple[str, int | None]:
     return f"{op.repeats and 'again '}{op.template or op.name}", min(op.layer, MIDDLE) + (op.layer == layers - 1)
 
 
-def _as_wide(short: Graph, like: Op, signature: Signature, deep: Graph, op: Op) -> Signature | None:
-    """A signature for an op that reads something of every layer, and so more values than the op that it is like."""
-    if len(op.inputs) == len(like.inputs):
-        return signature
-    by_writer: dict[tuple[str, int | None], NdSbp] = {}
-    for name, layout in zip(like.inputs, signature.inputs, strict=True):
-        by_writer[_likeness(short, short.producer[name], LAYERS)] = layout
-    writers = (_likeness(deep, deep.producer[name], deep.num_layers) for name in op.inputs)
-    inputs = [by_writer.get(writer) for writer in writers]
+def _as_wide(
+    short: Graph, like: Op, signature: Signature, other: Signature, deep: Graph, op: Op, mixed: Collection[int]
+) -> Signature | None:
+    """A signature for an op that reads something of every layer, and so more values than the op that it is like.
+
+    What layers write that are `mixed` it reads as the other signature does.
+    """
+    alike = [_likeness(short, short.producer[name], LAYERS) for name in like.inputs]
+    one, another = (dict(zip(alike, way.inputs, strict=True)) for way in (signature, other))
+    inputs = []
+    for name in op.inputs:
+        writer = deep.producer[name]
+        inputs.append((another if writer.layer in mixed else one).get(_likeness(deep, writer, deep.num_layers)))
     if None in inputs:
         return None
     return dataclasses.replace(signature, inputs=tuple(layout for layout in inputs if layout is not None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,7 @@ from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings
 from strategy.models import Model
+from strategy.search.template.layer_mix import seam_of
 from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import Messages, stage_messages
 from strategy.search.template.template_solve import solve_template
@@ -72,12 +73,14 @@ class Proposed:
         parts: what the parts take and hold, in full.
         messages: what is handed on between stages.
         deep_ops: ops of the deep model.
+        seam: how layers meet, see `seam_of`.
     """
 
     signatures: Mapping[str, Signature]
     parts: ModelParts
     messages: Messages
     deep_ops: int
+    seam: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ class Templates:
         messages = stage_messages(template.space, found.signatures, self.request.cost, placements, {})
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
-        return Answer(found.cut, found.point, Proposed(found.signatures, parts, messages, deep_ops))
+        seam = seam_of(graph, template.space.stages, found.signatures)
+        return Answer(found.cut, found.point, Proposed(found.signatures, parts, messages, deep_ops, seam))
 
     def of(self, name: TemplateName, budget: Budget) -> LayerTemplate:
         """The template of a name.

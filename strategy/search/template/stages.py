@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from strategy.bounds.pipeline_parts import parts_at, stage_times
+from strategy.bounds.pipeline_parts import parts_at, times_of
 from strategy.bounds.point import PASSES
 from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel
@@ -57,11 +57,19 @@ def pipelined(
         between_ns: what is handed on from every place to the next, forward and backward.
         overlap: how communication runs beside computation.
     """
-    each = (parts.first, parts.middle, parts.last)
+    return made_up((parts.first, parts.middle, parts.last), parts_at(config, layers), config, between_ns, overlap)
+
+
+def made_up(
+    each: Sequence[LayerPart],
+    where: IntArray,
+    config: PlanConfig,
+    between_ns: tuple[IntArray | int, IntArray | int],
+    overlap: Overlap,
+) -> Pipelined:
+    """The same of any parts, in their order along the layers, of which so many are `where`: (stages, laps, parts)."""
     times = {name: np.array([getattr(part, name) for part in each], np.int64) for name in PASSES}
-    found = stage_times(config, layers, times, between_ns, overlap)
-    total_ns = step_ns(config.schedule, config.num_micro_batches, found)
-    where = parts_at(config, layers)
+    total_ns = step_ns(config.schedule, config.num_micro_batches, times_of(where, times, between_ns, overlap))
     device = tuple(peak_bytes(each, config, stage, laps) for stage, laps in enumerate(where))
     host = tuple(int(laps.sum(0) @ [part.host_bytes for part in each]) for laps in where)
     return Pipelined(config, total_ns, device, host)
