@@ -1,7 +1,8 @@
 """Made in time: what computation makes of gathered parameters once per step comes right before what reads it.
 
 A cast of what was gathered waits for that. At the start of a step it would hold up the first chunk until all parameters
-of the stage are there, those of its last lap too. What is gathered again of the cast is so a layer ahead.
+of the stage are there, those of its last lap too. What is gathered again, of the cast or on another level of links, is
+so a layer ahead: at the start it would hold up what the first chunk gathers on the same links.
 
     compute       | cast 1  f1 | cast 2  f2 | cast 3  f3        f1, f2, f3   forward passes of laps
     inter data    gather 1 | gather 2 | gather 3

@@ -253,11 +253,15 @@ def _traffic(plan: Plan, program: Program) -> Iterator[str]:
 
 def _memory(plan: Plan, program: Program) -> Iterator[str]:
     claims, peaks = plan.claims, memory_nbytes(program)
-    for rank, (found, claimed) in enumerate(zip(peaks, claims.peak_memory_bytes, strict=False)):
-        if found != claimed:
-            name, nbytes = fullest(program, rank).tensors[0]
-            largest = f"the largest tensor of its peak is {name} with {nbytes} bytes"
-            yield f"peak_memory_bytes of rank {rank}: {claimed} claimed, {found} found; {largest}"
+    unlike: dict[tuple[int, int], list[int]] = {}
+    for rank, pair in enumerate(zip(claims.peak_memory_bytes, peaks, strict=False)):
+        if pair[0] != pair[1]:
+            unlike.setdefault(pair, []).append(rank)
+    for (claimed, found), (rank, *others) in unlike.items():
+        name, nbytes = fullest(program, rank).tensors[0]
+        largest = f"the largest tensor of its peak is {name} with {nbytes} bytes"
+        also = f" and {len(others)} others" if others else ""
+        yield f"peak_memory_bytes of rank {rank}{also}: {claimed} claimed, {found} found; {largest}"
     if len(peaks) != len(claims.peak_memory_bytes):
         yield f"peak_memory_bytes: {len(claims.peak_memory_bytes)} ranks claimed, {len(peaks)} found"
     needed, limit = fullest_rank(plan.cluster, peaks, claims.memory_limit_bytes)

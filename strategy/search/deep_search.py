@@ -47,7 +47,9 @@ MOST_RETURNS = 3
 AT_A_TIME = 2
 """So many plans are made side by side."""
 REFINING_SHARE = 0.75
-"""Share of the time that is left after which no further group is refined."""
+"""Share of the time after which no further group is refined ahead of plans."""
+LAST_SHARE = 0.9
+"""The same where there are plans: what is left then is for one more, and for the certificate."""
 FAR = 0.06
 """What takes longer than a plan by more than this part, by the objective, is not simulated beside it."""
 ROOM = 0.08
@@ -85,7 +87,8 @@ def _searched(
     groups = mesh_groups(request, work)
     if not groups:
         raise contradictory(request, leave_no_candidate, budget)
-    late, all_refining, first_budget = (budget.share(part) for part in (LATE_SHARE, REFINING_SHARE, FIRST_SHARE))
+    shares = FIRST_SHARE, LATE_SHARE, REFINING_SHARE, LAST_SHARE
+    first_budget, late, all_refining, last = (budget.share(part) for part in shares)
     refinement: MixedRefinement | Refinement
     if workers is None:
         refinement = MixedRefinement(request, short, work, groups, first_budget, watch)
@@ -105,9 +108,9 @@ def _searched(
             plans.extend(_plans(request, known, simulate, simulated - len(plans), budget))
             for _ in range(MOST_RETURNS):  # what was thought to fit may not have
                 least_s = min((plan.claims.objective_s for plan in plans), default=math.inf)
-                if (1 - request.gap) * least_s * 1e9 <= refinement.bound_ns or all_refining.is_over():
+                if (1 - request.gap) * least_s * 1e9 <= refinement.bound_ns or last.is_over():
                     break
-                refinement.go_on(all_refining)
+                refinement.go_on(last)
                 plans.extend(_plans(request, known, simulate, 1, budget))
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):

@@ -48,7 +48,7 @@ def mixed_proposal(
         found = made_up(each, where, config, between_ns, overlap)
         return LayoutProposal(found, one.signatures, one.deep_ops, LayerMix(other.signatures, share))
 
-    if count < 2:  # noqa: PLR2004 (layers of one stage)
+    if count < 2:
         return None
     ends = of(0), of(count)
     fast, light = sorted((0, count), key=lambda numerator: ends[numerator > 0].found.step_ns)

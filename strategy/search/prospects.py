@@ -141,7 +141,9 @@ class Prospects:
         """Add what is laid out in two ways, where that is faster than what is known."""
         for one, other in (ways, ways[::-1]):
             for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
-                found = mixed_proposal(self.request, self.known, config, one, other) if bound_ns < self.best_ns else None
+                found = (
+                    mixed_proposal(self.request, self.known, config, one, other) if bound_ns < self.best_ns else None
+                )
                 if found is not None:
                     self.known.proposals.append(found)
 

@@ -60,6 +60,23 @@ def test_what_is_gathered_of_a_cast_is_so_a_layer_ahead() -> None:
     assert drawn(actions, [[0, 1, 2], [3], [4], [5]], [0, 1, 2, 3], layers) == "g | f1 | cast again f2 | f3"
 
 
+def test_what_is_gathered_again_does_not_hold_up_what_is_gathered_of_a_cast() -> None:
+    """Both on one stream inside nodes: of all laps, the first would wait until the last has come from other nodes."""
+    actions = [
+        gather("g1", (0,), (1,)),
+        act("cast", (1,), (2,)),
+        gather("inside1", (2,), (3,)),
+        gather("g2", (4,), (5,)),
+        gather("inside2", (5,), (6,)),
+        act("f1", (3,), (7,)),
+        act("f2", (7,), (8,)),
+        act("f3", (6, 8), (9,)),
+    ]
+    layers = [None, None, None, None, None, 0, 1, 2]
+    lists = [[0, 1, 2, 3, 4], [5], [6], [7]]
+    assert drawn(actions, lists, [0, 1, 2, 3], layers) == "g1 g2 | cast inside1 f1 | inside2 f2 | f3"
+
+
 def test_what_another_stage_waits_for_is_not_put_off() -> None:
     actions = [
         gather("g", (0,), (1,)),

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.graph.signature import Signature
 from strategy.models import Model, find_model
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
+from strategy.sbp.sbp import Broadcast, NdSbp
 from strategy.search.candidate.candidate_solve import evaluated
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.deduce import deduce
@@ -18,6 +20,10 @@ from tests.support.small_plans import config_of, request
 
 DEEP = GptConfig(layers=7, width=8, heads=2, sequence=4, vocabulary=16)
 TRAINING = Training(global_batch=4, num_micro_batches=2)
+
+
+def sides(signature: Signature) -> tuple[tuple[NdSbp, ...], ...]:
+    return signature.inputs, signature.outputs, signature.updates
 
 
 def asked(model: Model) -> Request:
@@ -49,6 +55,33 @@ def test_signatures_come_back_to_every_layer() -> None:
     short, deep = (deduce(one.graph, one.stages, one.converter, one.allows) for one in spaces)
     assert expanded(spaces[0].graph, spaces[1].graph, short) == deep
     assert evaluated(config, spaces[1], deep, 0).objective_ns > 0
+
+
+def test_layers_that_are_mixed_in_are_laid_out_in_the_other_way() -> None:
+    """What is of no layer but reads something of every one reads each as its layer writes it."""
+    config = config_of(TRAINING, dp=2, tp=2)
+    short, deep = (space_of(asked(replace(DEEP, layers=count)), config, config.axes) for count in (LAYERS, DEEP.layers))
+    one = deduce(short.graph, short.stages, short.converter, short.allows)
+    everywhere = (Broadcast(), Broadcast())
+    ways = (
+        one,
+        {name: Signature(*(tuple(everywhere for _ in side) for side in sides(way))) for name, way in one.items()},
+    )
+    alike = [expanded(short.graph, deep.graph, way) for way in ways]
+    mixed = expanded(short.graph, deep.graph, *ways, frozenset({2, 5}))
+    assert mixed is not None
+    assert alike[0] is not None
+    assert alike[1] is not None
+    wide = {op.name for op in deep.graph.ops if op.layer is None and len(op.inputs) > 2 * LAYERS}
+    assert wide
+    for op in deep.graph.ops:
+        if op.name not in wide:
+            assert mixed[op.name] == alike[op.layer in {2, 5}][op.name]
+            continue
+        for i, name in enumerate(op.inputs):
+            layer = deep.graph.producer[name].layer
+            assert mixed[op.name].inputs[i] == alike[layer in {2, 5}][op.name].inputs[i]
+    assert expanded(short.graph, deep.graph, *ways, frozenset()) == alike[0]
 
 
 def test_what_is_not_alike_is_not_expanded() -> None:

@@ -1,0 +1,145 @@
+"""Layer mixes: the same share on every stage, priced as the deep model is, and never below the bound of mixes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategy.base.budget import UNLIMITED
+from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.layer_template import LayerTemplate
+from strategy.bounds.pipeline_parts import parts_at
+from strategy.bounds.point import ADDED, HELD, MESSAGES, SAVED, SUMS, WAITING
+from strategy.bounds.quick_bound import least_work
+from strategy.bounds.template_cut import TemplateName
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.layout import layer_runs
+from strategy.layout.schedule import Schedule, at_position
+from strategy.layout.step_times import Overlap
+from strategy.models.gpt import GptConfig
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.search.candidate.candidate_solve import evaluated
+from strategy.search.template.answers import Proposed, Question, Templates
+from strategy.search.template.layer_mix import mixed_at, mixed_layers, most_between
+from strategy.search.template.outer_approximation import OuterApproximation
+from strategy.search.template.stages import between_places, made_up
+from strategy.space.candidate_space import free_rules, space_of
+from strategy.space.request import Request
+from strategy.space.short_model import expanded, shortened
+from tests.support.small_plans import request
+
+GPT = GptConfig(layers=10, width=64, heads=4, sequence=16, vocabulary=96)
+TRAINING = Training(global_batch=16, precision=Precision.BF16)
+CONFIGS = [
+    PlanConfig(2, 2, 1, 2, 4, Schedule.ONE_F_ONE_B),
+    PlanConfig(1, 2, 2, 2, 8, Schedule.ONE_F_ONE_B),
+    PlanConfig(1, 4, 1, 4, 4, Schedule.ONE_F_ONE_B, recompute=Recompute.SELECTIVE),
+    PlanConfig(2, 1, 2, 2, 4, Schedule.INTERLEAVED, virtual_stages=2, zero_stage=3),
+    PlanConfig(1, 2, 2, 1, 16, Schedule.ZBV, virtual_stages=2),
+    PlanConfig(1, 2, 2, 2, 8, Schedule.ZB_H1),
+]
+
+
+@given(
+    layers=st.integers(4, 130),
+    pp=st.integers(1, 8),
+    laps=st.integers(1, 4),
+    share=st.fractions(0, 1, max_denominator=32),
+)
+def test_every_stage_has_the_same_share(layers: int, pp: int, laps: int, share: Fraction) -> None:
+    if pp * laps > layers or (pp == 1 and laps > 1):
+        return
+    schedule = Schedule.INTERLEAVED if laps > 1 else Schedule.ONE_F_ONE_B
+    config = PlanConfig(1, 1, pp, 1, 4 * pp, schedule, virtual_stages=laps)
+    mixed, where = mixed_layers(config, layers, share), mixed_at(config, layers, share)
+    assert mixed <= set(range(1, layers - 1))
+    assert (where >= 0).all()
+    assert (where[..., [0, 3]] == parts_at(config, layers)[..., [0, 2]]).all()
+    assert (where[..., 1] + where[..., 2] == parts_at(config, layers)[..., 1]).all()
+    assert where[..., 2].sum() == len(mixed)
+    between, others = where[..., 1:3].sum((1, 2)), where[..., 2].sum(1)
+    assert all(
+        abs(other - share * count) <= Fraction(1, 2)
+        for other, count in zip(others.tolist(), between.tolist(), strict=True)
+    )
+    assert between.max() == most_between(config, layers)
+    places = itertools.chain.from_iterable([i] * run for i, run in enumerate(layer_runs(layers, schedule, pp, laps)))
+    stages = [at_position(schedule, pp, place)[0] for place in places]
+    assert Counter(stages[layer] for layer in mixed) == Counter(dict(enumerate(others.tolist())))
+
+
+def ways(asked: Request, config: PlanConfig) -> tuple[list[tuple[Proposed, np.ndarray]], OuterApproximation]:
+    """Two ways or more to lay out a model, fast and light, with their points; and cuts that hold of all."""
+    short = shortened(GPT)
+    assert short is not None
+    forms = ClosedForms(asked, least_work(asked))
+    least, known, overlap = forms.least(config), forms.inequalities(config), Overlap.of(asked.cost.cluster)
+    within = OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, least, known, overlap)
+    templates, found = Templates(asked, short), []
+    for byte in (0.0, 1e-2, 1.0, 1e3):
+        weights = within.bound(config).weights.copy()
+        weights[HELD] = weights[SUMS] = weights[SAVED] = weights[WAITING] = byte * np.array([1.0, GPT.layers - 2, 1.0])
+        answer = templates.answer(Question(config, weights, False, 60.0, UNLIMITED))
+        assert answer.point is not None
+        assert answer.proposed is not None
+        within.add_cut(answer.cut.inequality, answer.cut)
+        found.append((answer.proposed, answer.point))
+    return found, within
+
+
+def test_a_mix_is_priced_as_the_deep_model_is() -> None:
+    asked, differ = request(4, TRAINING, model=GPT, backend="cuda"), 0
+    short = shortened(GPT)
+    assert short is not None
+    for config in CONFIGS:
+        found, within = ways(asked, config)
+        deep = space_of(asked, config, free_rules(config))
+        template = LayerTemplate.named(TemplateName(config, False), asked, short, UNLIMITED, {})
+        for (one, _), (other, _) in itertools.permutations(found, 2):
+            if one.seam != other.seam:
+                continue
+            differ += one.signatures != other.signatures
+            each = (one.parts.first, one.parts.middle, other.parts.middle, one.parts.last)
+            between_ns = between_places(one.messages, config)
+            for share in (Fraction(1, 3), Fraction(3, 4)):
+                mix = made_up(each, mixed_at(config, GPT.layers, share), config, between_ns, within.overlap)
+                mixed = mixed_layers(config, GPT.layers, share)
+                signatures = expanded(template.space.graph, deep.graph, one.signatures, other.signatures, mixed)
+                assert signatures is not None
+                laid_out = evaluated(config, deep, signatures, 0)
+                assert mix.step_ns == pytest.approx(laid_out.objective_ns, rel=0.01)
+                pairs = zip(mix.peak_bytes, laid_out.peaks, strict=True)
+                assert all(0.8 <= peak / true <= 1.3 for peak, true in pairs)
+    assert differ >= 8, differ
+
+
+def test_no_mix_takes_less_than_the_bound_of_mixes() -> None:
+    """Where its share is the same on all stages, in no more memory than its parts' mean holds by the program's rows."""
+    asked, pairs = request(4, TRAINING, model=GPT, backend="cuda"), 0
+    for config in CONFIGS:
+        found, within = ways(asked, config)
+        count = most_between(config, GPT.layers)
+        for (one, first), (other, second) in itertools.permutations(found, 2):
+            if one.seam != other.seam or one.signatures == other.signatures or config.virtual_stages > 1:
+                continue
+            pairs += 1
+            each = (one.parts.first, one.parts.middle, other.parts.middle, one.parts.last)
+            for share in (Fraction(number, count) for number in range(count)):
+                mean = first.copy()
+                for at in (slice(1, MESSAGES.start, 3), slice(MESSAGES.stop + 1, ADDED.stop, 3)):
+                    mean[at] = (1 - float(share)) * first[at] + float(share) * second[at]
+                limited = replace(within, limit_bytes=int(within.held_bytes(config, mean)) + 1, programs={})
+                where = mixed_at(config, GPT.layers, share)
+                mix = made_up(each, where, config, between_places(one.messages, config), within.overlap)
+                bound_ns = limited.bound(config).step_ns
+                assert bound_ns is not None
+                assert bound_ns <= mix.step_ns
+    assert pairs >= 8, pairs
