@@ -25,7 +25,7 @@ HeldAlike = tuple[Schedule, bool]
 
 @dataclass(frozen=True, slots=True)
 class LayoutProposal:
-    """A configuration with its layouts, as the short model has them; `mix` says of layers that are laid out otherwise."""
+    """A configuration with its layouts, as the short model has them; `mix`: of layers that are laid out otherwise."""
 
     found: Pipelined
     signatures: Mapping[str, Signature]
