@@ -23,6 +23,7 @@ from strategy.base.errors import InputError, RunError
 from strategy.base.interruption import INTERRUPTS
 
 _TOLD_S = 3.0
+_BANNER = (b"=", b"YOUR APPLICATION TERMINATED", b"This typically refers to", b"Please see the FAQ page")
 
 
 def launch(argv: Sequence[str], ranks: int, *, folder: Path, mpiexec: Path | None = None) -> int:
@@ -62,7 +63,7 @@ def launch(argv: Sequence[str], ranks: int, *, folder: Path, mpiexec: Path | Non
     )
     with _forward_signals(process, folder) as received:
         if process.stdout is not None:
-            _relay_json(process.stdout)
+            _relay_json(process.stdout, folder)
         code = process.wait()
     if received:
         tell(folder)
@@ -93,9 +94,14 @@ def _somebody_lives(folder: Path) -> bool:
     return any(beat.state is not RankState.DONE for beat in read_heartbeats(folder))
 
 
-def _relay_json(lines: Iterable[bytes]) -> None:
-    """Copy a stdout line by line, until it ends: JSON documents to ours, the launcher's own talk to stderr."""
+def _relay_json(lines: Iterable[bytes], folder: Path) -> None:
+    """Copy a stdout line by line, until it ends: JSON documents to ours, the launcher's own talk to stderr.
+
+    Hydra's banner is no news where the cause is written down: it tells with what signal its helpers were ended.
+    """
     for line in lines:
+        if _is_of_banner(line) and read_failure(folder) is not None:
+            continue
         stream = sys.stdout if _is_json(line) else sys.stderr
         try:
             stream.write(line.decode(errors="replace"))
@@ -104,6 +110,11 @@ def _relay_json(lines: Iterable[bytes]) -> None:
             raise
         except OSError as error:
             raise RunError(f"what the ranks say cannot be passed on: {error.strerror}") from error
+
+
+def _is_of_banner(line: bytes) -> bool:
+    """Whether a line may belong to what Hydra says of processes that were killed."""
+    return not line.strip() or line.startswith(_BANNER)
 
 
 def _is_json(line: bytes) -> bool:

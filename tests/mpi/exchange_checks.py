@@ -370,9 +370,10 @@ def mismatched(transport: Transport) -> Any:
     odd = rank == size - 1
     said = []
     exchange = GradientExchange(transport, PLAIN)
-    said.append(error_of(exchange.all_reduce("w", np.ones(4 if odd else 3)).wait))
-    exchange = GradientExchange(transport, PLAIN)
-    said.append(error_of(exchange.all_reduce("w", np.ones(3, np.float32 if odd else np.float64)).wait))
+    # The others may find out before this rank's call returns: then it is the call that raises.
+    shaped, typed = np.ones(4 if odd else 3), np.ones(3, np.float32 if odd else np.float64)
+    said.append(error_of(lambda: GradientExchange(transport, PLAIN).all_reduce("w", shaped).wait()))
+    said.append(error_of(lambda: GradientExchange(transport, PLAIN).all_reduce("w", typed).wait()))
     exchange = GradientExchange(transport, PLAIN)
     mine = {"a": np.ones(2), ("c" if odd else "b"): np.ones(3)}
     said.append(error_of(lambda: exchange.register(mine)))

@@ -254,6 +254,9 @@ def kill_one(folder: Path, what: str, *, launched: bool, victim: int, ranks: int
         said = [line for line in ended.strange_lines() if "says hello" not in line]
         wrong += [f"said {said}"] if said or (launched and ended.strange_lines()) else []
         wrong += [f"code {ended.code}"] if ended.code != 6 else []
+        if launched:
+            heard = [line for line in ended.stderr.splitlines() if "says hello" not in line]
+            wrong += [f"told also {heard[:-1]}"] if len(heard) != 1 else []
         told = ended.stderr.count("sbplan: rank")
         wrong += [f"told {told} times"] if told != 1 else []
     return wrong
