@@ -15,8 +15,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from executor.checkpoint import Checkpoint, Reader, TensorPart
+from executor.data.feed import BatchesAhead
 from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
+from executor.runtime.acts import Load
 from executor.runtime.finiteness import NonFinite, is_finite
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.issuing import AHEAD
@@ -31,6 +33,7 @@ from strategy.lowering.lower import lower
 from strategy.models import Tokens
 from strategy.passes.training import REPORT
 from strategy.plan.plan import Plan
+from strategy.program.feed import BLOCKS
 from strategy.program.program import Program
 from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import Box, is_empty
@@ -78,6 +81,8 @@ class Trainer:
         stall_s: seconds after which that is a failure.
         record: whether to keep a record per act.
         ahead: acts that the host may be ahead of a device with streams.
+        batches_ahead: micro-batches that are read and decoded beside the steps; with none, batches are made as they
+            are loaded.
 
     Raises:
         InputError: the checkpoint is of another model, seed or text.
@@ -99,6 +104,7 @@ class Trainer:
         stall_s: float = 60.0,
         record: bool = False,
         ahead: int = AHEAD,
+        batches_ahead: int = BLOCKS,
     ) -> None:
         self.plan = plan
         self.program = program_of(plan) if program is None else program
@@ -115,6 +121,12 @@ class Trainer:
                 "train with --backend numpy, or search with --training precision=bf16"
             )
         shapes = {value.name: value.spec.shape for value in graph.with_role(Role.INPUT)}
+        made = BatchLoader(plan.model.batch, shapes, corpus, seed=plan.training.seed, num_micro_batches=count)
+        load: Load = made
+        if batches_ahead:
+            load = BatchesAhead(
+                self.program, self.rank, made, blocks=batches_ahead, first_step=self.step, wake=transport.wake
+            )
         self.reports = self._holds(REPORT)
         self._report: NDArray[Any] | None = None
         self.worker = Worker(
@@ -124,7 +136,7 @@ class Trainer:
             transport,
             kernels,
             REGISTRY,
-            BatchLoader(plan.model.batch, shapes, corpus, seed=plan.training.seed, num_micro_batches=count),
+            load,
             reports=(REPORT,) if self.reports else (),
             hooks=Hooks(on_act=on_act, on_step=self._on_step, on_wait=on_wait),
             first_step=self.step,

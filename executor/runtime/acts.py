@@ -11,6 +11,7 @@ the transport moves arrays of the host alone, movements between ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
 from executor.runtime.registers import Registers
-from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport
+from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport, wait
 from strategy.base.errors import PlanError
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
@@ -34,8 +35,11 @@ from strategy.sbp.placement import Space
 from strategy.sbp.ragged import Rows
 
 Run = Callable[[int], Requests | None]
-Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
-"""`load(task, number, arrays)` fills one array per input of the task with the piece of the `number`-th micro-batch."""
+Load = Callable[[LoadTask, int, Sequence[HostArray]], PendingTransfer | None]
+"""`load(task, number, arrays)` fills one array per input of the task with the piece of the `number`-th micro-batch.
+
+It gives what to wait for, where the batch is made beside the steps (`executor.data.feed`).
+"""
 
 
 class ActBinder:
@@ -168,9 +172,22 @@ class ActBinder:
             if name in task.absent
         ]
 
-        def act(number: int) -> None:
+        def act(number: int) -> Requests | None:
             filled = buffers[number % len(buffers)]
-            load(task, number, filled)
+            pending = load(task, number, filled)
+            if pending is not None and not pending.test():
+                if filled is arrays:
+                    return later(pending, filled)
+                # What is handed to a device in order is all there when it is handed over.
+                wait(pending, self._transport, timeout_s=math.inf)
+            finish(filled)
+            return None
+
+        def later(pending: PendingTransfer, filled: Sequence[HostArray]) -> Requests:
+            yield pending
+            finish(filled)
+
+        def finish(filled: Sequence[HostArray]) -> None:
             for position, neutral in absent:
                 filled[position].fill(neutral)
             if filled is not arrays:
