@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.data.batch_rows import BatchRows
 from executor.data.text import VOCABULARY, Corpus, RowsRead, TextLoader, check_vocabulary
 from strategy.models import Integers, RandomFeatures, Source, Tokens
 from strategy.program.program import LoadTask
@@ -35,6 +36,7 @@ class BatchLoader:
         corpus: the text; its training part is read.
         seed: of the run.
         num_micro_batches: per step.
+        by_rank: see `BatchRows`.
 
     Raises:
         InputError: an input of tokens is not [rows, seq], or the text is too short for it or has other tokens.
@@ -48,6 +50,7 @@ class BatchLoader:
         *,
         seed: int,
         num_micro_batches: int,
+        by_rank: bool = False,
     ) -> None:
         tokens = {name: source for name, source in batch.items() if isinstance(source, Tokens)}
         check_vocabulary(corpus.train, min((source.below for source in tokens.values()), default=VOCABULARY))
@@ -57,11 +60,13 @@ class BatchLoader:
             {name: shapes[name] for name in tokens},
             num_micro_batches=num_micro_batches,
             shifts={name: source.shift for name, source in tokens.items() if source.shift},
+            by_rank=by_rank,
         )
         self._batch = batch
         self._shapes = shapes
         self._seed = seed
         self._num_micro_batches = num_micro_batches
+        self._batch_rows = BatchRows(num_micro_batches, by_rank)
 
     def read(self, task: LoadTask, act_number: int) -> RowsRead:
         """What comes from the text, of micro-batch `act_number`, counted since the start of the training."""
@@ -75,9 +80,9 @@ class BatchLoader:
             if self._is_text(name):
                 self._text.decode(_part(task, [place]), act_number, raw, [array])
             else:
-                before = micro_batch * self._shapes[name][0]
                 (begin, end), *rest = box
-                array[...] = self._piece(name, step, ((before + begin, before + end), *rest))
+                rows = self._batch_rows.of(begin, end, self._shapes[name][0], micro_batch)
+                array[...] = self._piece(name, step, (rows, *rest))
 
     def __call__(self, task: LoadTask, act_number: int, arrays: Sequence[NDArray[Any]]) -> None:
         """Read and decode at once."""

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.data.batch_rows import BatchRows
 from executor.data.file_text import CHUNK_NBYTES, FileText, FolderText, Text, open_text
 from strategy.base.errors import InputError
 from strategy.program.program import LoadTask
@@ -158,6 +159,7 @@ class TextLoader:
         shapes: graph input -> its global shape [rows of a micro-batch, seq].
         num_micro_batches: per step.
         shifts: by how many bytes inputs are ahead; those that are not named are the ids.
+        by_rank: see `BatchRows`.
 
     Raises:
         InputError: an input is not [rows, seq], or the text is too short for it.
@@ -171,6 +173,7 @@ class TextLoader:
         *,
         num_micro_batches: int,
         shifts: Mapping[str, int] = MappingProxyType({"labels": 1}),
+        by_rank: bool = False,
     ) -> None:
         further = max(shifts.values(), default=1)
         for name, shape in shapes.items():
@@ -184,6 +187,7 @@ class TextLoader:
         self._rows = {name: shape[0] for name, shape in shapes.items()}
         self._seq = {name: shape[1] for name, shape in shapes.items()}
         self._num_micro_batches = num_micro_batches
+        self._batch_rows = BatchRows(num_micro_batches, by_rank)
         self._shifts, self._further = shifts, further
 
     def read(self, task: LoadTask, act_number: int) -> RowsRead:
@@ -214,8 +218,7 @@ class TextLoader:
         found = []
         for name, box in zip(task.inputs, task.boxes, strict=True):
             (begin, end), _ = box
-            before = micro_batch * self._rows[name]
-            found.append(((before + begin, before + end), self._seq[name]))
+            found.append((self._batch_rows.of(begin, end, self._rows[name], micro_batch), self._seq[name]))
         return found
 
 

@@ -231,6 +231,7 @@ def train(
     poison: Sequence[Poison] = (),
     after_step: Callable[[Trainer], None] = lambda trainer: None,
     batches_ahead: int = BLOCKS,
+    bitwise: bool = False,
 ) -> Trained:
     """Run a plan with one thread per rank, from the start or from a checkpoint.
 
@@ -254,6 +255,7 @@ def train(
             on_act=poison[rank] if poison else None,
             record=record or bool(poison),
             batches_ahead=batches_ahead,
+            bitwise=bitwise,
         )
         for rank, transport in enumerate(transports)
     ]
