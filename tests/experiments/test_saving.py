@@ -36,7 +36,7 @@ def test_a_training_goes_on_while_its_state_is_written(tmp_path: Path) -> None:
     """What is written is the state at the end of its step, to the last bit, whatever the steps after that do."""
     plan = write_small_plan(tmp_path, "mixed")
     start = ("train", plan, "--checkpoint", "saved", "--checkpoint-every", 3, "--json")
-    job = Job(tmp_path, "slow", 8 * STALL_S, *start, "--steps", 5, ranks=2, module="tests.mpi.disks")
+    job = Job(tmp_path, "late", 8, *start, "--steps", 5, ranks=2, module="tests.mpi.disks")
     job.wait_for_step(4)
     assert saved_steps(tmp_path / "saved") == []
     ended = job.wait()
@@ -52,7 +52,7 @@ def test_a_training_goes_on_while_its_state_is_written(tmp_path: Path) -> None:
 def test_an_interrupted_job_ends_the_save_under_way_and_saves_once_more(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     start = ("train", plan, "--json", "--checkpoint", "saved", "--checkpoint-every", 3, "--keep", 2)
-    job = Job(tmp_path, "slow", 2 * STALL_S, *start, "--steps", 5000, ranks=2, module="tests.mpi.disks")
+    job = Job(tmp_path, "late", 3, *start, "--steps", 5000, ranks=2, module="tests.mpi.disks")
     job.wait_for_step(4)
     job.signal(signal.SIGTERM)
     ended = job.wait()
