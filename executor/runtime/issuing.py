@@ -1,9 +1,10 @@
 """Issuing: the acts of one rank are handed to its device in the order of the launch list, and events order its streams.
 
 Every stream of the program is a stream of the device. An act that is issued is *issued* to the protocol at once, and
-*done* when the device has come by the event behind it. The host goes ahead of the device by a bounded number of acts,
-and waits for the device itself only before acts of its own and before it fills a buffer that was given to the device
-(`strategy.program.event_waits`).
+*done* when the device has come by the event behind it. The host goes ahead of the oldest act that is not done by a
+bounded number of places in the launch list: what fast streams have done behind that act does not let the host go on,
+for so many places later its events and buffers are used again. The host waits for the device itself only before acts
+of its own and before it fills a buffer that was given to the device (`strategy.program.event_waits`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ AHEAD = 1024
 
 @dataclass(frozen=True, slots=True)
 class IssuedAct:
-    """An act that the device has been given: since when, and the events before it (if acts are timed) and behind it."""
+    """An act that the device has been given: as which of all launches, since when, and its events.
+
+    Events are before it (if acts are timed) and behind it.
+    """
 
     act: Act
+    launch: int
     issued_ns: int
     begin: Event | None
     end: Event
@@ -44,7 +49,8 @@ class Issuer:
         host: actors that the host is itself.
         staged: actor -> buffers that the host fills for it in turn.
         timed: whether acts are to tell when they began and ended.
-        ahead: acts that the host may be ahead of the device.
+        ahead: acts that the host may be ahead of the oldest that the device has not done; at most as many as have
+            events of their own.
     """
 
     def __init__(
@@ -76,7 +82,6 @@ class Issuer:
         self._ahead = min(ahead, len(self.launches) * self.laps)
         self._issued: dict[int, deque[IssuedAct]] = {stream: deque() for stream in self._opened}
         self._last: dict[int, Event] = {}
-        self._in_flight = 0
         self._launched = 0
         self._left = 0
 
@@ -92,7 +97,8 @@ class Issuer:
     @property
     def is_ahead(self) -> bool:
         """Whether the host is as far ahead of the device as it may be."""
-        return self._in_flight >= self._ahead
+        oldest = self._oldest()
+        return oldest is not None and self._launched - oldest.launch >= self._ahead
 
     def host_may_go_on(self) -> bool:
         """Whether the device has done what the host itself waits for before the next act."""
@@ -120,8 +126,7 @@ class Issuer:
             run()
             streams.record(end, stream)
         self._last[act.stream] = end
-        self._issued[act.stream].append(IssuedAct(act, issued_ns, begin, end))
-        self._in_flight += 1
+        self._issued[act.stream].append(IssuedAct(act, self._launched, issued_ns, begin, end))
         self._launched += 1
         self._left -= 1
 
@@ -133,7 +138,6 @@ class Issuer:
         """The acts that the device has done since it was last asked."""
         for issued in self._issued.values():
             while issued and self._streams.query(issued[0].end):
-                self._in_flight -= 1
                 yield issued.popleft()
 
     def join(self) -> None:
@@ -143,8 +147,11 @@ class Issuer:
 
     def oldest(self) -> Act | None:
         """Of the acts that are not done, the one that was issued first; None where all are."""
-        first = min((some[0] for some in self._issued.values() if some), key=lambda one: one.issued_ns, default=None)
+        first = self._oldest()
         return None if first is None else first.act
+
+    def _oldest(self) -> IssuedAct | None:
+        return min((some[0] for some in self._issued.values() if some), key=lambda one: one.launch, default=None)
 
     def times_ns(self, issued: IssuedAct) -> tuple[int, int]:
         """When the device began and ended an act; when it was issued, where acts are not timed."""
