@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from strategy.base.errors import RankFault
+from strategy.graph.ops import REGISTRY
+from strategy.graph.ops.base import Call, Workspace
 from strategy.program.event_waits import ActWaits, StepWaits
 from tests.campaigns.gpu_order import STEPS, check, numbers_off
 from tests.support.random_plans import random_plan_case
@@ -126,6 +128,23 @@ def test_an_array_of_numpy_is_refused() -> None:
     transport = StrictTransport(device.world, device, {0: (0,)})
     with pytest.raises(OrderFault, match="an array of NumPy"):
         transport.exchange((0,), 0, [np.zeros(4)], [None])
+
+
+def test_scratch_that_was_not_declared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops forget what they use."""
+    for kind, definition in REGISTRY.items():
+        monkeypatch.setitem(REGISTRY, kind, replace(definition, scratch=None))
+    case = random_plan_case(DATA, backend="cupy")
+    with pytest.raises(RankFault, match=r"asks for scratch '.*', \d+ bytes \((anew|kept)\), and has declared 0 in all"):
+        train_strictly(case.plan, case.program, 0, steps=1)
+
+
+def test_scratch_of_a_host_is_none_of_a_device() -> None:
+    _, _, kernels = lone()
+    x, y = (kernels.xp.empty((4,), "float32") for _ in range(2))
+    call = Call(kernels.xp, {}, (x,), (y,), (), (), (), Workspace(np))
+    with pytest.raises(OrderFault, match="relu: scratch that was not declared"):
+        kernels.run(REGISTRY["relu"], call)
 
 
 def test_ranks_that_call_collectives_in_different_orders_are_named() -> None:

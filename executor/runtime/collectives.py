@@ -35,7 +35,7 @@ from executor.runtime.ragged import prepare_rows
 from executor.runtime.transport.base import HostArray, Parcel, Transport
 from strategy.base.errors import InternalError, present
 from strategy.comm.rank_parts import incoming, outgoing
-from strategy.graph.ops.base import Workspace
+from strategy.graph.ops.scratch import Scratch
 from strategy.program.program import ActKind, BoxingTask, TransferTask
 from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import balanced_split
@@ -50,7 +50,7 @@ def prepare(
     transport: Transport,
     source: HostArray | Rows | None,
     target: HostArray | Rows | None,
-    scratch: Workspace,
+    scratch: Scratch,
 ) -> Start:
     """The act of `rank` in a boxing step or transfer, bound to the array, or ragged rows, it reads and writes.
 
@@ -187,7 +187,7 @@ def _transfer(
     transport: Transport,
     source: HostArray | None,
     target: HostArray | None,
-    scratch: Workspace,
+    scratch: Scratch,
 ) -> Start:
     """Messages that leave or reach this rank, in the task's order; those to itself are copied."""
     leaving = [m for m in task.messages if m.source == rank and m.target != rank]

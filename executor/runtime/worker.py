@@ -330,7 +330,10 @@ class Worker:
     def _bind_all(self) -> None:
         """Bind every act that there will be, so that no step that follows has to make anything."""
         self._reports.make_buffers()
-        for actor in dict.fromkeys(present(self.issuer, "a launch list").launches):
+        actors = dict.fromkeys(present(self.issuer, "a launch list").launches)
+        if not any(self._runs):
+            self._acts.assign_workspaces({a: next(iter(self.protocol.choices_of_blocks(a))) for a in actors})
+        for actor in actors:
             for reads, writes in self.protocol.choices_of_blocks(actor):
                 if reads + writes not in self._runs[actor]:
                     self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)

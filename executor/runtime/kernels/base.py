@@ -8,6 +8,7 @@ from executor.runtime.streams import DeviceStreams
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import InputError, did_you_mean
 from strategy.graph.ops.base import Array, ArrayModule, Call, OpDef
+from strategy.graph.ops.scratch import ScratchSizes
 
 BACKENDS = ("numpy", "cupy")
 
@@ -40,6 +41,10 @@ class Kernels(Protocol):
 
     def run(self, definition: OpDef, call: Call) -> None:
         """Run one act of an op."""
+        ...
+
+    def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
+        """What acts like this one ask their scratch for, at most."""
         ...
 
     def address(self, array: Array) -> int:

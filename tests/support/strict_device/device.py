@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from executor.runtime.acts import memory
 from executor.runtime.worker import Worker
-from strategy.graph.ops.base import Call, OpDef, Workspace
-from strategy.graph.ops.half_precision import run_act
+from executor.runtime.workspaces import AssignedScratch
+from strategy.graph.ops.base import Call, OpDef
+from strategy.graph.ops.half_precision import run_act, scratch_of_act
+from strategy.graph.ops.scratch import ScratchSizes
 from strategy.program.program import LoadTask
 from tests.support.strict_device.arrays import DeviceArray, DeviceModule
 from tests.support.strict_device.order import HOST, Memory, Order, OrderFault, Use, nothing, place
@@ -237,6 +239,16 @@ def _ignore(result: object) -> None:
     """Of what is run, only the effect matters."""
 
 
+class _Elsewhere:
+    """NumPy under another name: ops go the ways that they have for devices, not those for a host's caches."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+ELSEWHERE = _Elsewhere()
+
+
 class StrictKernels:
     """See `executor.runtime.kernels.base.Kernels`: NumPy on the memory of a strict device."""
 
@@ -245,7 +257,7 @@ class StrictKernels:
     def __init__(self, device: StrictDevice) -> None:
         self.streams = device
         self.xp = DeviceModule(device)
-        self._scratch: dict[int, tuple[Workspace, Workspace]] = {}
+        self._scratch: dict[int, tuple[AssignedScratch, AssignedScratch]] = {}
 
     def wait(self) -> None:
         """Wait for the current stream."""
@@ -256,25 +268,32 @@ class StrictKernels:
         written = (*call.outputs, *call.updates)
         if any(isinstance(array, np.ndarray) for array in (*call.inputs, *written)):
             raise OrderFault(f"{definition.kind}: an array of NumPy in the plan of a device")
-        _, scratch = self._scratch.setdefault(id(call.workspace), (call.workspace, Workspace(np)))
+        given = call.workspace
+        if not isinstance(given, AssignedScratch):
+            raise OrderFault(f"{definition.kind}: scratch that was not declared")
+        if id(given) not in self._scratch:
+            memory = (array.inside for array in (given.anew, given.kept))
+            self._scratch[id(given)] = given, AssignedScratch(ELSEWHERE, given.owner, *memory)
+        _, scratch = self._scratch[id(given)]
         inside = replace(
             call,
-            xp=np,
+            xp=ELSEWHERE,
             inputs=tuple(array.inside for array in call.inputs),
             outputs=tuple(array.inside for array in call.outputs),
             updates=tuple(array.inside for array in call.updates),
             workspace=scratch,
         )
-        steady = self.streams.steady
 
         def run() -> None:
-            held = len(scratch.arrays)
             with np.errstate(over="ignore", invalid="ignore"):
                 run_act(definition, inside)
-            if steady and len(scratch.arrays) > held:
-                raise OrderFault(f"{definition.kind} allocates scratch in a steady step")
 
-        self.streams.compute(run, (*call.inputs, *call.updates), written, definition.kind)
+        writes = (*written, given.anew, given.kept)
+        self.streams.compute(run, (*call.inputs, *call.updates), writes, definition.kind)
+
+    def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
+        """As ops declare it."""
+        return scratch_of_act(definition, call)
 
     def address(self, array: DeviceArray) -> int:
         """Where it begins."""
