@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from executor.runtime.acts import ActBinder
 from strategy.base.errors import RankFault
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import Call, Workspace
 from strategy.program.event_waits import ActWaits, StepWaits
+from strategy.program.program import OpTask
 from tests.campaigns.gpu_order import STEPS, check, numbers_off
 from tests.support.random_plans import random_plan_case
 from tests.support.strict_device.device import StrictDevice, StrictKernels
@@ -21,6 +24,8 @@ from tests.support.strict_device.world import World
 
 DATA, OFFLOADED, STAGES, COPIED = 8, 1, 9, 4
 """Seeds of plans of two ranks: one stage; updates on the host; two stages; copies to the host and back."""
+BESIDE_OWNER = 62
+"""Seed of a plan of two ranks in which one has nothing of a tensor that the other updates on the host."""
 
 
 @pytest.mark.parametrize("seed", [DATA, OFFLOADED, STAGES, COPIED])
@@ -97,6 +102,51 @@ def test_the_host_must_wait_for_the_event_and_a_poll_is_no_wait() -> None:
     device.synchronize(event)
     device.on_host([host], [], "a test")
     assert host.tolist() == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("direction", ["download", "upload"])
+def test_the_host_must_not_write_what_the_device_may_still_use(direction: str, seed: int) -> None:
+    """A byte somewhere in a buffer of two ranks' devices each, written before the event is waited for, and after."""
+    world, rng = World(2, seed), random.Random(seed)
+    for rank in range(2):
+        device = StrictDevice(world, rank)
+        kernels = StrictKernels(device)
+        array, event = kernels.xp.empty((rng.randint(1, 40),), "uint8"), device.event(timed=False)
+        host = kernels.host_like(array)
+        host[:] = 1
+        with device.use(stream := device.open("copies")):
+            array.fill(3)
+            (kernels.download(array, host) if direction == "download" else kernels.upload(host, array))
+        device.record(event, stream)
+        while not device.query(event):
+            pass
+        place = rng.randrange(array.size)
+        host[place] = 7
+        with pytest.raises(OrderFault, match="the host writes memory of the host without waiting for stream copies"):
+            device.look_for_host_writes()
+        device.synchronize(event)
+        host[place] = 8
+        device.look_for_host_writes()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_rank_beside_the_owner_writes_its_scalars_on_the_host_when_the_device_has_read_them(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """They were written when the act was issued, and squared norms that were still to be added up were gone."""
+    case = random_plan_case(BESIDE_OWNER, backend="cupy", ranks=(2,))
+    found = train_strictly(case.plan, case.program, seed, steps=STEPS)
+    assert list(numbers_off(case, found)) == []
+    right = ActBinder.is_host
+
+    def as_it_was(binder: ActBinder, index: int) -> bool:
+        task = case.program.actors[index].task
+        return not (isinstance(task, OpTask) and task.idle) and right(binder, index)
+
+    monkeypatch.setattr(ActBinder, "is_host", as_it_was)
+    with pytest.raises(RankFault, match="the host writes memory of the host without waiting for stream"):
+        train_strictly(case.plan, case.program, seed, steps=STEPS)
 
 
 def test_the_host_cannot_read_an_array_of_the_device() -> None:

@@ -21,7 +21,7 @@ from executor.runtime.finiteness import HeldUpdates
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
-from executor.runtime.registers import Registers
+from executor.runtime.registers import Registers, allocate_bytes
 from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport
 from executor.runtime.workspaces import DeclaringScratch, ScratchSection, assign_workspaces
 from strategy.base.errors import EnvironmentLacks, PlanError, present
@@ -97,7 +97,7 @@ class ActBinder:
         stream_of = streams_of_actors(self._program)
         places, nbytes = assign_workspaces(declared, {index: stream_of[index] for index in declared})
         try:
-            memory = self._kernels.xp.empty((nbytes,), "uint8")
+            memory = allocate_bytes(nbytes, self._kernels, Space.DEVICE)
         except MemoryError as error:
             most = max(declared, key=lambda index: sum(declared[index].anew) + sum(declared[index].kept))
             raise EnvironmentLacks(
@@ -122,13 +122,19 @@ class ActBinder:
         return declaring.sizes
 
     def is_host(self, index: int) -> bool:
-        """Whether the host is the actor itself: a device with streams is not enough for its acts."""
+        """Whether the host is the actor itself: a device with streams is not enough for its acts.
+
+        The act of a rank beside the owner is the host's, too, where it writes scalars in the host's memory.
+        """
         actor = self._program.actors[index]
-        if any(self._program.registers[port.register].ragged is not None for port in (*actor.reads, *actor.writes)):
-            return not isinstance(actor.task, OpTask) or not actor.task.idle
+        ports = [self._program.registers[port.register] for port in (*actor.reads, *actor.writes)]
+        if isinstance(actor.task, OpTask) and actor.task.idle:
+            return any(ports[port].space is Space.HOST and ports[port].nbytes for port in actor.task.outputs)
+        if any(register.ragged is not None for register in ports):
+            return True
         match actor.task:
             case OpTask() as task:
-                return not task.idle and self._graph.on_host(self._graph.by_name[task.op])
+                return self._graph.on_host(self._graph.by_name[task.op])
             case LoadTask():
                 return False
         return actor.rendezvous is not None and not self._transport.in_stream_order

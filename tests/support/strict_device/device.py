@@ -18,6 +18,7 @@ from strategy.graph.ops.half_precision import run_act, scratch_of_act
 from strategy.graph.ops.scratch import ScratchSizes
 from strategy.program.program import LoadTask
 from tests.support.strict_device.arrays import DeviceArray, DeviceModule
+from tests.support.strict_device.host_memory import HostMemory
 from tests.support.strict_device.order import HOST, Memory, Order, OrderFault, Use, nothing, place
 from tests.support.strict_device.world import Job, Queue, StrictEvent, World
 
@@ -49,6 +50,7 @@ class StrictDevice:
         self.missed: list[str] = []
         self.order = Order()
         self.memories: list[Memory] = []
+        self.host_memory = HostMemory()
         self.steady = False
         self._act: tuple[int, int] | None = None
         self._worker: Worker | None = None
@@ -69,6 +71,7 @@ class StrictDevice:
     def announce(self, actor: int, number: int) -> None:
         """The worker begins an act."""
         assert self._worker is not None
+        self.look_for_host_writes()
         self._act = (actor, number)
         self.order.without(HOST)
         self._loads = isinstance(self._worker.program.actors[actor].task, LoadTask)
@@ -98,7 +101,19 @@ class StrictDevice:
         if self._act is not None:
             self._check_act(stream)
         yield
+        self.look_for_host_writes()
         self._current, self._in_host_act = before, False
+
+    def look_for_host_writes(self) -> None:
+        """What the host has written by itself, it must have been allowed to write.
+
+        Raises:
+            OrderFault: the device may still use what was there.
+        """
+        found = list(self.host_memory.written())
+        if found:
+            self.order.turn(HOST)
+            self.order.use(HOST, found)
 
     def _check_act(self, stream: StrictStream) -> None:
         assert self._worker is not None
@@ -151,6 +166,7 @@ class StrictDevice:
 
     def query(self, event: StrictEvent) -> bool:
         """A poll, meanwhile devices may go on; the host learns nothing that it may build on."""
+        self.look_for_host_writes()
         self.world.advance()
         return event.passed >= event.recorded
 
@@ -168,10 +184,18 @@ class StrictDevice:
 
     def compute(self, run: Callable[[], object], reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
         """Something for the current stream."""
+        self.look_for_host_writes()
         self.order.turn(self._current.place)
         self.order.use(self._current.place, self.uses(reads, writes=False, what=f"reads in {what}"))
         self.order.use(self._current.place, self.uses(writes, writes=True, what=f"writes in {what}"))
-        self._give(self._current, Job(lambda: _ignore(run())))
+        written = [piece for piece in writes if isinstance(piece, np.ndarray)]
+
+        def job() -> None:
+            run()
+            for piece in written:
+                self.host_memory.write(piece)
+
+        self._give(self._current, Job(job))
 
     def on_host(self, reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
         """The host itself uses memory that the device uses, too."""
@@ -208,7 +232,9 @@ class StrictDevice:
     def pinned(self, shape: Any, dtype: Any) -> NDArray[Any]:
         """Memory of the host that the device can use."""
         self._refuse_if_steady("memory of the host is pinned")
-        return self._new(shape, dtype)
+        found = self._new(shape, dtype)
+        self.host_memory.add(self.memories[-1])
+        return found
 
     def _new(self, shape: Any, dtype: Any) -> NDArray[Any]:
         inside = np.empty(shape, dtype)
@@ -233,10 +259,6 @@ class StrictDevice:
     def _refuse_if_steady(self, what: str) -> None:
         if self.steady:
             raise OrderFault(f"{what} in a steady step")
-
-
-def _ignore(result: object) -> None:
-    """Of what is run, only the effect matters."""
 
 
 class _Elsewhere:

@@ -79,6 +79,7 @@ class StrictTransport:
 
     def pause(self, idle_ns: int) -> None:
         """Let other ranks, and devices, go on."""
+        self._device.look_for_host_writes()
         self._world.hand_over(self.rank)
 
     def abort(self) -> None:
