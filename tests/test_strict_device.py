@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from executor.runtime.acts import ActBinder
+from executor.runtime.collectives import prepare
 from strategy.base.errors import RankFault
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import Call, Workspace
 from strategy.program.event_waits import ActWaits, StepWaits
-from strategy.program.program import OpTask
+from strategy.program.program import ActKind, BoxingTask, OpTask
+from strategy.sbp.sbp import Reduce
 from tests.campaigns.gpu_order import STEPS, check, numbers_off
 from tests.support.random_plans import random_plan_case
 from tests.support.strict_device.device import StrictDevice, StrictKernels
@@ -203,6 +205,45 @@ def test_ranks_that_call_collectives_in_different_orders_are_named() -> None:
     world.call(0, 8, (0, 1), "exchange")
     with pytest.raises(OrderFault, match=r"ranks 1 and 0 call collectives in different orders: call 1 is \(8"):
         world.call(1, 8, (0, 1), "exchange")
+
+
+def test_ranks_that_reduce_otherwise_are_named() -> None:
+    """The same call in the same place, of another dtype."""
+    world = World(2, seed=0)
+    for rank, dtype in enumerate(("float32", "float64")):
+        device = StrictDevice(world, rank)
+        kernels, transport = StrictKernels(device), StrictTransport(world, device, {0: (0, 1)})
+        terms = kernels.xp.zeros((4,), dtype)
+        if rank == 0:
+            transport.all_reduce((0, 1), 0, terms, terms, Reduce.SUM)
+            continue
+        with pytest.raises(OrderFault, match=r"call 1 is .*all_reduce sum of 4 float64.*all_reduce sum of 4 float32"):
+            transport.all_reduce((0, 1), 0, terms, terms, Reduce.SUM)
+
+
+@pytest.mark.parametrize("reduce", list(Reduce))
+@pytest.mark.parametrize("dim", [0, 1])
+def test_partial_to_split_is_one_call_of_the_library(reduce: Reduce, dim: int) -> None:
+    """Rows in place, columns packed; the sum to the bit on all ranks, in the library's own order."""
+    world, found = World(3, seed=dim), []
+    boxes = tuple(tuple((2 * i, 2 * i + 2) if d == dim else (0, 6) for d in range(2)) for i in range(3))
+    task = BoxingTask((0, 1, 2), (((0, 6), (0, 6)),) * 3, boxes, reduce)
+    terms = np.random.default_rng(dim).standard_normal((3, 6, 6))
+    for rank in range(3):
+        device = StrictDevice(world, rank)
+        kernels, transport = StrictKernels(device), StrictTransport(world, device, {0: (0, 1, 2)})
+        source, target = kernels.xp.empty((6, 6), "float64"), kernels.xp.empty((6, 2) if dim else (2, 6), "float64")
+        source.inside[...] = terms[rank]
+        start = prepare(ActKind.REDUCE_SCATTER, task, rank, 0, transport, source, target, Workspace(kernels.xp))
+        with device.use(device.open("communication")):
+            assert all(request.test() for request in start())
+        found.append(target)
+    while any(queue.jobs for queue in world.queues):
+        world.advance()
+    whole = {Reduce.SUM: np.add, Reduce.MIN: np.minimum, Reduce.MAX: np.maximum}[reduce].reduce(terms)
+    for box, target in zip(boxes, found, strict=True):
+        assert np.allclose(target.inside, whole[tuple(slice(*cut) for cut in box)], rtol=1e-12)
+    assert [kind.split()[0] for calls in world._calls.values() for _, _, kind in calls] == ["reduce_scatter"] * 9
 
 
 def test_the_host_has_a_place_of_its_own_in_clocks() -> None:

@@ -5,7 +5,8 @@ came, and starts the next; the worker polls in between and runs other streams me
 given arrays once, so that an act itself looks nothing up and allocates nothing.
 
 Cuts of an array that lie together in memory are sent and received in place; others go through scratch arrays that
-are kept. Reductions combine in rank order (on two levels: within each node, then over the nodes), so their results are
+are kept. Reductions are the library's own where the transport has one that adds up (`library_reductions`); else they
+combine in rank order (on two levels: within each node, then over the nodes), so their results are
 bitwise the same on all ranks, transports and runs.
 
 Bytes handed over to other ranks by the whole group, for p ranks and a tensor of T bytes that the group holds:
@@ -29,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from executor.runtime.hierarchical import TWO_LEVELS
+from executor.runtime.library_reductions import library_reduction
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Copies, Cuts, Part, Requests, Start, cut, piece_of, terms_of
 from executor.runtime.ragged import prepare_rows
@@ -69,7 +71,7 @@ def prepare(
     if isinstance(task, TransferTask):
         return _transfer(task, rank, number, transport, source, target, scratch)
     part = Part(task, task.group.index(rank), number, transport, _full(source), _full(target), scratch)
-    return (TWO_LEVELS if task.nodes else _FLAT)[kind](part)
+    return library_reduction(kind, part) or (TWO_LEVELS if task.nodes else _FLAT)[kind](part)
 
 
 def _copy(part: Part) -> Start:
