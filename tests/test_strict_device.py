@@ -26,6 +26,8 @@ from tests.support.strict_device.world import World
 
 DATA, OFFLOADED, STAGES, COPIED = 8, 1, 9, 4
 """Seeds of plans of two ranks: one stage; updates on the host; two stages; copies to the host and back."""
+ADAMW = 5
+"""Seed of a plan of one or two ranks that AdamW updates on the device."""
 BESIDE_OWNER = 62
 """Seed of a plan of two ranks in which one has nothing of a tensor that the other updates on the host."""
 
@@ -104,6 +106,14 @@ def test_the_host_must_wait_for_the_event_and_a_poll_is_no_wait() -> None:
     device.synchronize(event)
     device.on_host([host], [], "a test")
     assert host.tolist() == [3, 3, 3, 3]
+
+
+def test_updates_that_follow_one_another_are_one_launch() -> None:
+    case = random_plan_case(ADAMW, backend="cupy", ranks=(1, 2))
+    found = train_strictly(case.plan, case.program, 0, steps=STEPS)
+    assert list(numbers_off(case, found)) == []
+    assert all(max(one.device.batches) > 1 for one in found)
+    assert all(one.device.missed == [] for one in found)
 
 
 @pytest.mark.parametrize("seed", range(4))

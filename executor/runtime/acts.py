@@ -139,6 +139,13 @@ class ActBinder:
                 return False
         return actor.rendezvous is not None and not self._transport.in_stream_order
 
+    def is_batched(self, index: int) -> bool:
+        """Whether kernels launch an actor's acts together with those like it that follow."""
+        task = self._program.actors[index].task
+        if not isinstance(task, OpTask) or task.idle or self.is_host(index):
+            return False
+        return self._graph.by_name[task.op].kind in self._kernels.batched
+
     def touches_device(self, index: int) -> bool:
         """Whether an actor uses memory of the device."""
         actor, registers = self._program.actors[index], self._program.registers

@@ -5,12 +5,15 @@ Every stream of the program is a stream of the device. An act that is issued is 
 bounded number of places in the launch list: what fast streams have done behind that act does not let the host go on,
 for so many places later its events and buffers are used again. The host waits for the device itself only before acts
 of its own and before it fills a buffer that was given to the device (`strategy.program.event_waits`).
+
+Acts that the kernels launch together, updates of an optimiser, are *batched*: those that follow one another in the list
+on one stream have one event behind the last, and each an equal part of the time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -37,6 +40,8 @@ class IssuedAct:
     issued_ns: int
     begin: Event | None
     end: Event
+    part: tuple[int, int] = (0, 1)
+    """Which of how many acts that were launched together."""
 
 
 class Issuer:
@@ -51,6 +56,7 @@ class Issuer:
         timed: whether acts are to tell when they began and ended.
         ahead: acts that the host may be ahead of the oldest that the device has not done; at most as many as have
             events of their own.
+        batched: actors whose acts are launched together where they follow one another.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class Issuer:
         staged: Mapping[int, int],
         timed: bool,
         ahead: int = AHEAD,
+        batched: Collection[int] = (),
     ) -> None:
         self.launches: LaunchList = launch_lists(program)[rank]
         self.host = frozenset(host)
@@ -79,6 +86,8 @@ class Issuer:
         """An event is recorded anew when its act is issued again so many steps later."""
         self._ends = [[streams.event(timed=timed) for _ in range(self.laps)] for _ in self.launches]
         self._begins = [[streams.event(timed=True) for _ in range(self.laps)] for _ in self.launches] if timed else []
+        self._batches = _batches(self.launches, stream_of, batched)
+        self._batch: list[IssuedAct] = []
         self._ahead = min(ahead, len(self.launches) * self.laps)
         self._issued: dict[int, deque[IssuedAct]] = {stream: deque() for stream in self._opened}
         self._last: dict[int, Event] = {}
@@ -117,16 +126,22 @@ class Issuer:
         step, position = divmod(self._launched, len(self.launches))
         for one in self._next_waits.by_stream:
             streams.wait(stream, self._event(one))
-        end = self._ends[position][step % self.laps]
-        begin = self._begins[position][step % self.laps] if self._timed else None
+        first, last = self._batches[position]
+        end = self._ends[last - 1][step % self.laps]
+        begin = self._begins[first][step % self.laps] if self._timed else None
         issued_ns = perf_counter_ns()
         with streams.use(stream):
-            if begin is not None:
+            if begin is not None and position == first:
                 streams.record(begin, stream)
             run()
-            streams.record(end, stream)
-        self._last[act.stream] = end
-        self._issued[act.stream].append(IssuedAct(act, self._launched, issued_ns, begin, end))
+            if position == last - 1:
+                streams.record(end, stream)
+        part = (position - first, last - first)
+        self._batch.append(IssuedAct(act, self._launched, issued_ns, begin, end, part))
+        if position == last - 1:
+            self._last[act.stream] = end
+            self._issued[act.stream].extend(self._batch)
+            self._batch = []
         self._launched += 1
         self._left -= 1
 
@@ -157,7 +172,10 @@ class Issuer:
         """When the device began and ended an act; when it was issued, where acts are not timed."""
         if issued.begin is None:
             return issued.issued_ns, perf_counter_ns()
-        return self._streams.time_ns(issued.begin), self._streams.time_ns(issued.end)
+        begin_ns, end_ns = self._streams.time_ns(issued.begin), self._streams.time_ns(issued.end)
+        number, count = issued.part
+        each = (end_ns - begin_ns) / count
+        return begin_ns + round(each * number), begin_ns + round(each * (number + 1))
 
     @property
     def _next_waits(self) -> ActWaits:
@@ -172,4 +190,18 @@ class Issuer:
     def _event(self, awaited: Awaited) -> Event:
         """The event behind an act of this step or of an earlier one."""
         step = self._launched // len(self.launches) - awaited.steps_ago
-        return self._ends[awaited.position][step % self.laps]
+        return self._ends[self._batches[awaited.position][1] - 1][step % self.laps]
+
+
+def _batches(launches: LaunchList, stream_of: Sequence[int], batched: Collection[int]) -> tuple[tuple[int, int], ...]:
+    """By position, [first, last) of the acts that it is launched together with."""
+    found: list[tuple[int, int]] = []
+    while len(found) < len(launches):
+        first = last = len(found)
+        last += 1
+        while last < len(launches) and {launches[first], launches[last]} <= set(batched):
+            if stream_of[launches[last]] != stream_of[launches[first]]:
+                break
+            last += 1
+        found += [(first, last)] * (last - first)
+    return tuple(found)

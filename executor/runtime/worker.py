@@ -129,8 +129,18 @@ class Worker:
         self.protocol = Protocol(program, steps=0, ranks=[rank], host=host)
         self.issuer: Issuer | None = None
         if kernels.streams is not None:
+            batched = [index for index in mine if self._acts.is_batched(index)]
             staged = {index: count for index in mine if (count := self._acts.buffers(index))}
-            self.issuer = Issuer(program, rank, kernels.streams, host=host, staged=staged, timed=record, ahead=ahead)
+            self.issuer = Issuer(
+                program,
+                rank,
+                kernels.streams,
+                host=host,
+                staged=staged,
+                timed=record,
+                ahead=ahead,
+                batched=batched,
+            )
         self._probe: FinitenessProbe | None = None
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from executor.runtime.streams import DeviceStreams
@@ -28,6 +29,11 @@ class Kernels(Protocol):
     @property
     def host(self) -> bool:
         """Whether its arrays are host memory, which transports move as they are."""
+        ...
+
+    @property
+    def batched(self) -> Collection[str]:
+        """Kinds of ops of which acts that follow one another are launched together, before anything else is."""
         ...
 
     @property

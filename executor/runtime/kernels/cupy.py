@@ -9,6 +9,7 @@ import numpy as np
 from executor.runtime.kernels.cupy_streams import CupyStreams
 from executor.runtime.kernels.gpu.device import open_acts
 from executor.runtime.kernels.gpu.launch import address_of
+from executor.runtime.kernels.gpu.table import UPDATES
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
@@ -32,6 +33,7 @@ class CupyKernels:
     """See `executor.runtime.kernels.base.Kernels`."""
 
     host = False
+    batched = tuple(UPDATES)
 
     def __init__(self, device: int = 0, *, tf32: bool = False) -> None:
         self.xp = _import_cupy()

@@ -29,6 +29,7 @@ class NumpyKernels:
     xp = np
     host = True
     streams = None
+    batched = ()
 
     def wait(self) -> None:
         """Nothing is left to be done."""

@@ -136,6 +136,29 @@ def test_an_act_of_a_slow_stream_keeps_its_events_while_fast_streams_go_on(ahead
     assert not issuer.is_ahead
 
 
+def test_acts_that_are_launched_together_have_one_event_behind_the_last() -> None:
+    found = Port(0)
+    actors = (
+        *(Actor(name, 0, ActKind.COMPUTE, (), (found,) * (name == "c")) for name in "abc"),
+        Actor("other", 0, ActKind.COMPUTE, (found,), ()),
+    )
+    program = Program(
+        1, (Register("r", 0, (1,), DType.FLOAT32),), actors, (Stream(0, "s", (0, 1, 2)), Stream(0, "t", (3,)))
+    )
+    streams = Written()
+    issuer = Issuer(program, 0, streams, host=(), staged={}, timed=False, batched=[0, 1, 2])
+    protocol = Protocol(program, steps=1)
+    issuer.extend(1)
+    assert issuer.launches == (0, 1, 2, 3)
+    for _ in range(4):
+        launch(issuer, protocol, streams)
+    assert sorted(mark.at for mark in streams.marks) == ["s0", "t0"]
+    assert len(list(issuer.ended())) == 0
+    for mark in streams.marks:
+        mark.passed = True
+    assert sorted(one.part for one in issuer.ended()) == [(0, 1), (0, 3), (1, 3), (2, 3)]
+
+
 def test_after_the_last_act_the_host_may_use_everything() -> None:
     program, streams = two_streams(), Written()
     issuer = Issuer(program, 0, streams, host=(), staged={}, timed=False)

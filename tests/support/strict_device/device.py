@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.runtime.acts import memory
+from executor.runtime.kernels.gpu.table import UPDATES
 from executor.runtime.worker import Worker
 from executor.runtime.workspaces import AssignedScratch
 from strategy.graph.ops.base import Call, OpDef
@@ -51,6 +52,9 @@ class StrictDevice:
         self.order = Order()
         self.memories: list[Memory] = []
         self.host_memory = HostMemory()
+        self.batches: list[int] = []
+        """Updates of every launch of some."""
+        self._updates: list[tuple[Callable[[], object], Sequence[Piece], Sequence[Piece]]] = []
         self.steady = False
         self._act: tuple[int, int] | None = None
         self._worker: Worker | None = None
@@ -149,6 +153,7 @@ class StrictDevice:
 
     def record(self, event: StrictEvent, stream: StrictStream) -> None:
         """An event behind what the stream has."""
+        self.launch_updates()
         event.recorded += 1
         event.clock = self.order.clocks[stream.place].copy()
         generation = event.recorded
@@ -184,6 +189,7 @@ class StrictDevice:
 
     def compute(self, run: Callable[[], object], reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
         """Something for the current stream."""
+        self.launch_updates()
         self.look_for_host_writes()
         self.order.turn(self._current.place)
         self.order.use(self._current.place, self.uses(reads, writes=False, what=f"reads in {what}"))
@@ -196,6 +202,19 @@ class StrictDevice:
                 self.host_memory.write(piece)
 
         self._give(self._current, Job(job))
+
+    def hold_update(self, run: Callable[[], object], reads: Sequence[Piece], writes: Sequence[Piece]) -> None:
+        """An update that waits for others, until anything else is given to the device."""
+        self._updates.append((run, reads, writes))
+
+    def launch_updates(self) -> None:
+        """Those that wait, as one launch."""
+        held, self._updates = self._updates, []
+        if held:
+            self.batches.append(len(held))
+            reads = [piece for _, some, _ in held for piece in some]
+            writes = [piece for _, _, some in held for piece in some]
+            self.compute(lambda: [run() for run, _, _ in held], reads, writes, "updates")
 
     def on_host(self, reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
         """The host itself uses memory that the device uses, too."""
@@ -275,6 +294,7 @@ class StrictKernels:
     """See `executor.runtime.kernels.base.Kernels`: NumPy on the memory of a strict device."""
 
     host = False
+    batched = tuple(UPDATES)
 
     def __init__(self, device: StrictDevice) -> None:
         self.streams = device
@@ -311,6 +331,9 @@ class StrictKernels:
                 run_act(definition, inside)
 
         writes = (*written, given.anew, given.kept)
+        if definition.kind in self.batched:
+            self.streams.hold_update(run, (*call.inputs, *call.updates), writes)
+            return
         self.streams.compute(run, (*call.inputs, *call.updates), writes, definition.kind)
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
