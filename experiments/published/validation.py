@@ -7,6 +7,7 @@ a model and its cut on all GPUs, with all versions and repeats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,12 +28,22 @@ from experiments.published.fitting import (
 )  # fmt: skip
 from experiments.published.predictions import Prediction, predict
 from experiments.published.rows import Row
-from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, of_second_set, score
+from experiments.published.scores import (
+    Choice,
+    Score,
+    choices,
+    family_of,
+    measured_memory,
+    measured_seconds,
+    of_second_set,
+    score,
+)
 from strategy.closed_form import collectives
 from strategy.closed_form.calibration import TIME, FittedConstants
 from strategy.closed_form.constants import Constants, nominal, without_source
 from strategy.closed_form.fit import Fit
 from strategy.closed_form.interval import Residual, Stratum, strata
+from strategy.closed_form.memory_error import MemoryErrors, memory_errors
 from strategy.closed_form.products import Floats
 
 FOLDS = 5
@@ -56,15 +67,16 @@ class HeldOutRun:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Fits to everything, strata, and scores of held-out predictions by family; `collective_error` by setup.
+    """Fits to everything, strata, errors of memory, and scores of held-out predictions by family.
 
-    `untold` are scores by source of the families whose source alone tells some constants, priced with what other
-    systems say of these; `second` are the families of the second set of sources; `points` are the runs of which
-    `within` is the score, `choices` the groups of them in which there is one.
+    `collective_error` is by setup; `untold` are scores by source of the families whose source alone tells some
+    constants, priced with what other systems say of these; `second` are the families of the second set of sources;
+    `points` are the runs of which `within` is the score, `choices` the groups of them in which there is one.
     """
 
     fits: Mapping[str, Fit]
     strata: Mapping[str, Stratum]
+    memory: MemoryErrors
     points: Sequence[HeldOutRun]
     choices: Sequence[Choice]
     within: Mapping[str, Score]
@@ -93,13 +105,15 @@ def validate() -> Validation:
     residuals = Residuals.of(runs, within, across, sources.tolist())
     error = np.abs(collectives.all_reduce(measured.nbytes, measured.group, links.values) / measured.seconds - 1)
     cells, apart = [row.cells for row in rows], predictions(rows, runs, within, links, residuals)
+    afar = predictions(rows, runs, across, links, residuals)
     return Validation(
         fits,
         strata(residuals.without(np.zeros(len(runs.rows), dtype=bool))),
+        memory_errors(list(_memory_residuals(rows, apart, afar))),
         list(_points(cells, apart)),
         choices(cells, apart),
         score(cells, apart),
-        score(cells, predictions(rows, runs, across, links, residuals)),
+        score(cells, afar),
         {
             name: item
             for name, item in score(cells, predictions(rows, runs, untold, links, residuals)).items()
@@ -118,6 +132,20 @@ def _points(cells: Sequence[Mapping[str, str]], predicted: Sequence[Prediction])
         measured_s = measured_seconds(row)
         if measured_s is not None and found.status == "ok":
             yield HeldOutRun(family_of(row), measured_s, found.seconds, found.low, found.high)
+
+
+def _memory_residuals(
+    rows: Sequence[Row], apart: Sequence[Prediction], afar: Sequence[Prediction]
+) -> Iterator[Residual]:
+    """Log ratios of predicted to measured memory, of every run that did not exceed it and reports it."""
+    for row, near, far in zip(rows, apart, afar, strict=True):
+        found = measured_memory(row.cells)
+        if found is None or row.cells["oom"] == "yes" or near.status != "ok" or far.status != "ok":
+            continue
+        column, held = found
+        ratios = (math.log(one.memory(column) / held) for one in (near, far))
+        family = family_of(row.cells)
+        yield Residual(row.candidates[0].job, source_of(family), _group(family, row.cells), *ratios)
 
 
 @dataclass(frozen=True, slots=True)

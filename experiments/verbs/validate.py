@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             "method": "least squares on log ratios, soft L1, priors, families of nearly equal weight",
             "strata": f"residuals of {FOLDS} folds with groups kept whole, and of sources held out",
         }
-        write_constants(args.out, found.fits, found.strata, provenance)
+        write_constants(args.out, found.fits, found.strata, found.memory, provenance)
     figures = all_figures()
     if args.json:
         emit(document(found, figures) | ({"choices": [asdict(one) for one in found.choices]} if args.choices else {}))

@@ -146,3 +146,9 @@ def test_held_out_runs_are_predicted_as_well_as_promised(
     assert "published search" in said.err
     again, kept = read_constants(out).constants, shipped().constants
     assert again == pytest.approx(kept, rel=0.02), "the shipped constants are not those of this code"
+    memory, known = read_constants(out).memory, shipped().memory
+    assert memory is not None
+    assert known is not None
+    assert memory.runs == known.runs
+    for framework in (*known.scales, ""):
+        assert memory.margin(framework, 0.95) == pytest.approx(known.margin(framework, 0.95), rel=0.02), framework
