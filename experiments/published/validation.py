@@ -27,6 +27,7 @@ from experiments.published.fitting import (
     reference,
 )  # fmt: skip
 from experiments.published.predictions import Prediction, predict
+from experiments.published.priced_configurations import PricedRun, priced_configurations, priced_rows, read_shipped
 from experiments.published.rows import Row
 from experiments.published.scores import (
     Choice,
@@ -71,7 +72,8 @@ class Validation:
 
     `collective_error` is by setup; `untold` are scores by source of the families whose source alone tells some
     constants, priced with what other systems say of these; `second` are the families of the second set of sources;
-    `points` are the runs of which `within` is the score, `choices` the groups of them in which there is one.
+    `points` are the runs of which `within` is the score, `choices` the groups of them in which there is one; `priced`
+    are prices by rows, and of published configurations whose runs these are.
     """
 
     fits: Mapping[str, Fit]
@@ -79,6 +81,7 @@ class Validation:
     memory: MemoryErrors
     points: Sequence[HeldOutRun]
     choices: Sequence[Choice]
+    priced: Sequence[PricedRun]
     within: Mapping[str, Score]
     across: Mapping[str, Score]
     untold: Mapping[str, Score]
@@ -112,6 +115,7 @@ def validate() -> Validation:
         memory_errors(list(_memory_residuals(rows, apart, afar))),
         list(_points(cells, apart)),
         choices(cells, apart),
+        [*priced_rows(rows, apart), *_priced_files(runs, within, links, residuals)],
         score(cells, apart),
         score(cells, afar),
         {
@@ -132,6 +136,11 @@ def _points(cells: Sequence[Mapping[str, str]], predicted: Sequence[Prediction])
         measured_s = measured_seconds(row)
         if measured_s is not None and found.status == "ok":
             yield HeldOutRun(family_of(row), measured_s, found.seconds, found.low, found.high)
+
+
+def _priced_files(runs: Runs, held: HeldOut, links: Fit, residuals: Residuals) -> Iterator[PricedRun]:
+    known = constants_without(held, links, residuals)
+    return priced_configurations(runs.rows, [known[number] for number in held.fit_of], read_shipped())
 
 
 def _memory_residuals(
@@ -169,11 +178,12 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Seconds of every run as predicted by a fit without it; run i has the memory constants `memory[fit_of[i]]`."""
+    """Seconds of every run as predicted by a fit without it; run i has the constants number `fit_of[i]`."""
 
     seconds: Floats
     memory: tuple[Constants, ...]
     fit_of: tuple[int, ...]
+    time: tuple[Constants, ...]
 
     def but_for(
         self, runs: Runs, fits: Mapping[str, Fit], sources: np.ndarray[tuple[int], np.dtype[np.str_]]
@@ -190,13 +200,26 @@ def held_out(runs: Runs, masks: Sequence[Mask], start: Constants) -> HeldOut:
     """Predict the runs of each mask by fits to all others."""
     seconds = np.full(len(runs.rows), np.nan)
     memory: list[Constants] = [{}]
+    time: list[Constants] = [{}]
     fit_of = np.zeros(len(runs.rows), dtype=np.intp)
     for number, mask in enumerate(masks, 1):
         fitted = fit_time(runs, ~mask, start)
         seconds[mask] = runs.mixture.mean(runs.pricing.seconds(fitted.values))[mask]
         memory.append(fit_memory(runs, ~mask).values)
+        time.append(fitted.values)
         fit_of[mask] = number
-    return HeldOut(seconds, tuple(memory), tuple(fit_of.tolist()))
+    return HeldOut(seconds, tuple(memory), tuple(fit_of.tolist()), tuple(time))
+
+
+def constants_without(held: HeldOut, links: Fit, residuals: Residuals) -> dict[int, FittedConstants]:
+    """Number of a fit -> all that it says of the runs that it has not seen; intervals rest on those beside them."""
+    return {
+        number: FittedConstants(
+            dict(links.values) | dict(held.time[number]) | dict(held.memory[number]),
+            strata(residuals.without(np.array(held.fit_of) == number)),
+        )
+        for number in sorted(set(held.fit_of))
+    }
 
 
 def predictions(rows: Sequence[Row], runs: Runs, held: HeldOut, links: Fit, residuals: Residuals) -> list[Prediction]:
