@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokens", type=tokens, metavar="N", help="tell how long training on so many takes: 15T, 300B, 1e12"
     )
     parser.add_argument(
+        "--figure", type=Path, metavar="F.png", help="of a range of --gpus: draw days against GPU-hours, with intervals"
+    )
+    parser.add_argument(
         "--global-batch", type=positive_int, metavar="N", help="samples per step (default: the model's)"
     )
     parser.add_argument("--seq", type=positive_int, metavar="N", help="tokens per sample (default: the model's)")
@@ -138,11 +141,16 @@ def run(args: argparse.Namespace) -> int:
     from experiments.prices import simulated_step
     from experiments.stopping import exit_code, stopping
     from experiments.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
+    from experiments.verbs.simulate import check_format
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
     clusters = clusters_of(args)
     check_output_path(args.out, "--out")
+    check_output_path(args.figure, "--figure")
+    if args.figure is not None and len(clusters) == 1:
+        raise InputError("one number of GPUs is no figure", where="--figure", expected="a range of --gpus, as 64..1024")
+    check_format(args.figure)
     if len(clusters) > 1:
         return compare_counts(args, clusters, started, budget)
     make_folder(args.dump_passes, "--dump-passes")
@@ -239,6 +247,10 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
         counts = [_count_document(one, args.out, calibrations[0]) for one in answers]
         emit({"status": status, "gpu_counts": counts, "search_time_s": time.perf_counter() - started})
     say(table(answers))
+    if args.figure is not None:
+        from experiments.counts_figure import draw
+
+        draw(answers, args.figure)
     if any(one.result is not None and one.result.interrupted for one in answers):
         return exit_code(stopped_by)
     exits = {Status.INFEASIBLE: InfeasibleError.exit_code, Status.LIMIT: EXIT_LIMIT}
