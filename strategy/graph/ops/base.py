@@ -157,12 +157,16 @@ class OpDef:
     """Its output is its input, and may be laid out otherwise: a copy of a copy is one copy."""
     piecewise: bool = False
     """A rank's piece of its first output is one of its first input: ZeRO passes a parameter through it shared out."""
+    in_blocks: bool = False
+    """Its pieces are made of whole blocks, so that few dims can be split by many ranks."""
     fuses: Fusion | None = None
     """Two ops that it does at once (see `passes.fusion`)."""
     expert_weights: int | None = None
     """Which input holds a weight per expert, along its first dim, if it is a parameter."""
     coded: str = ""
     """The kind that does the same to codes of 8 bits, and reads the scales of both operands behind them."""
+    block_coded: str = ""
+    """The kind that does the same to codes with a scale per block."""
     examples: tuple[Example, ...] = ()
 
 
