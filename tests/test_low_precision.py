@@ -10,6 +10,7 @@ from executor.train import program_of
 from strategy.graph.signature import op_signatures
 from strategy.layout.config import Recompute
 from strategy.models.gpt import GptConfig
+from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import training_graph
 from strategy.plan.plan import Plan
@@ -103,6 +104,17 @@ def test_a_tensor_axis_may_split_codes_and_their_scales(precision: Precision) ->
         assert scales.shape == tuple(
             rows // block for rows, block in zip(codes.elements, op.attrs["blocks"][2:], strict=True)
         )
+
+
+@pytest.mark.parametrize("precision", [CURRENT, Precision.NVFP4])
+def test_amaxes_of_experts_that_are_shared_out_are_made_of_their_pieces(precision: Precision) -> None:
+    how, model = how_of(precision), MixtralConfig(2, 32, 2, 2, 32, 4, 2, 32, 17)
+    config = config_of(how, dp=2, ep=2, zero_stage=3, zero_min_size=1)
+    plan = deduced_plan(request(2, how, model=model), config, config.axes)
+    assert verify(plan) == []
+    of_weights = [op for op in plan.graph.ops if op.kind == "amax" and plan.graph.parameter_of(op.inputs[0])]
+    read = {str(sbp) for op in of_weights for sbp in plan.layout.signatures[op.name].inputs[0]}
+    assert any(one.startswith("S(") for one in read)
 
 
 def test_weights_are_gathered_as_codes() -> None:

@@ -179,7 +179,8 @@ class _Demands:
             if sbp != B:
                 yield 1, sbp if self.config.zero_stage > 1 else P
         elif op.inputs and op.inputs[0] in self.used and (definition.piecewise or _is_derived(self.graph, op)):
-            yield len(op.inputs), self._shared(op.outputs[0], self.possible.get(op.outputs[0]))
+            if self.graph.values[op.outputs[0]].spec.shape:  # a figure of a parameter may be made of any pieces of it
+                yield len(op.inputs), self._shared(op.outputs[0], self.possible.get(op.outputs[0]))
         elif op.phase is not Phase.UPDATE:
             yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
 

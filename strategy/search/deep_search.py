@@ -110,7 +110,7 @@ def _searched(
             plans.extend(_plans(request, known, simulate, simulated - len(plans), budget))
             for _ in range(MOST_RETURNS):  # what was thought to fit may not have
                 known.answer_ns = answer(plans).claims.objective_s * 1e9 if plans else 0.0
-                if plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns or last.is_over():
+                if (plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns) or last.is_over():
                     break
                 refinement.go_on(last)
                 plans.extend(_plans(request, known, simulate, 1, budget))

@@ -81,7 +81,7 @@ def test_products_take_less_the_fewer_bits_they_have() -> None:
             ("block_scaled_matmul", "float4_e2m1fn_x2"),
         )
     )
-    assert 0.25 * bf16 < nv < 0.9 * mx < 0.9 * 0.75 * bf16
+    assert 0.2 * bf16 < nv < 0.9 * mx < 0.9 * 0.75 * bf16
 
 
 def test_blocks_of_128_take_longer_than_tensors_where_tensor_cores_do_not_scale_them() -> None:
