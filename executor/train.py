@@ -88,7 +88,7 @@ class Trainer:
 
     Raises:
         InputError: the checkpoint is of another model, seed or text.
-        EnvironmentLacks: the plan multiplies codes of 8 bits, or is to add up in one tree, which these kernels do not.
+        EnvironmentLacks: the plan multiplies codes of 8 or 4 bits, or is to add up in one tree: these kernels do neither.
         PlanError, GraphError: the plan's sums over micro-batches are not in one tree.
     """
 
@@ -122,7 +122,7 @@ class Trainer:
         graph, count = plan.graph, plan.training.num_micro_batches
         if plan.training.precision.scaling is not None and not kernels.host:
             raise EnvironmentLacks(
-                f"the GPU backend has no kernels for codes of 8 bits (precision {plan.training.precision}); "
+                f"the GPU backend has no kernels for codes of 8 or 4 bits (precision {plan.training.precision}); "
                 "train with --backend numpy, or search with --training precision=bf16"
             )
         if bitwise:

@@ -70,8 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="how it is trained: precision (full, bf16, fp16, fp8-delayed, fp8-current; default: bf16 where the device "
-        "has tensor cores for it, as from A100 on, else full), optimizer (adamw, lamb, muon, ...), lr, decay, ...",
+        help="how it is trained: precision (full, bf16, fp16, fp8-delayed, fp8-current, fp8-block, mxfp8, nvfp4; "
+        "default: bf16 where the device has tensor cores for it, as from A100 on, else full), optimizer (adamw, lamb, "
+        "muon, ...), lr, decay, ...",
     )
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")

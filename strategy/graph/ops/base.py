@@ -158,6 +158,8 @@ class OpDef:
     """Its output is its input, and may be laid out otherwise: a copy of a copy is one copy."""
     piecewise: bool = False
     """A rank's piece of its first output is one of its first input: ZeRO passes a parameter through it shared out."""
+    in_blocks: bool = False
+    """Its pieces are made of whole blocks, so that few dims can be split by many ranks."""
     fuses: Fusion | None = None
     """Two ops that it does at once (see `passes.fusion`)."""
     expert_weights: int | None = None
@@ -166,6 +168,8 @@ class OpDef:
     """What its acts use beside their operands; None if nothing, or if only the host runs it."""
     coded: str = ""
     """The kind that does the same to codes of 8 bits, and reads the scales of both operands behind them."""
+    block_coded: str = ""
+    """The kind that does the same to codes with a scale per block."""
     examples: tuple[Example, ...] = ()
 
 

@@ -2,7 +2,7 @@
 
 Operands are widened to single precision, the op runs on them, and every element of a result is rounded once. So a
 half-precision matrix product accumulates in float32, as the matrix units of GPUs do, and no op's author thinks of
-rounding.
+rounding. Codes of 4 bits, two to a byte, are handed over as they lie.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strategy.sbp.ragged import Rows
 from strategy.sbp.tensor import DType, TensorSpec
 
 _HALF_NBYTES = 2
-"""Of the widest elements that are widened; all dtypes of so few are floats."""
+"""Of the widest elements that are widened; all dtypes of so few are floats, but for bytes that hold two codes."""
 
 
 def run_act(definition: OpDef, call: Call) -> None:
@@ -58,10 +58,10 @@ def _wide_dtype(array: Array, wide: DType) -> DType:
 
 
 def _widened(call: Call, role: str, arrays: Sequence[Array], wide: str, *, filled: bool) -> tuple[Array, ...]:
-    """The arrays; those of 16 bits and fewer replaced by wider scratch."""
+    """The arrays; floats of 16 bits and fewer replaced by wider scratch."""
     found = list(arrays)
     for position, array in enumerate(arrays):
-        if array.dtype.itemsize <= _HALF_NBYTES:
+        if array.dtype.itemsize <= _HALF_NBYTES and array.dtype != "uint8":
             found[position] = _wide_like(call, f"wide {role} {position}", array, wide)
             if filled:
                 _copy(array, found[position])
