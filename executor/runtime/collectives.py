@@ -116,10 +116,11 @@ def _all_reduce(part: Part) -> Start:
     terms = terms_of(part, source[pieces[part.me]], range(len(pieces)))
     sums = [target[piece] for piece in pieces]
     gathered = Parcel(sums)
+    combine = part.combiner(terms[1], sums[part.me])
 
     def act() -> Requests:
         yield part.exchange(send, terms[0])
-        part.combine(terms[1], sums[part.me])
+        combine()
         yield part.all_gather(sums[part.me], gathered)
 
     return act
@@ -129,11 +130,12 @@ def _reduce_scatter(part: Part) -> Start:
     """Send every rank its cut of the own term, combine what comes."""
     send = cut(part.source, part.frame, part.others(part.task.target_boxes), part.scratch, "send")
     terms = terms_of(part, piece_of(part.source, part.goal, part.frame), range(len(part.task.group)))
+    combine = part.combiner(terms[1], part.target)
 
     def act() -> Requests:
         send.pack()
         yield part.exchange(send.flat, terms[0])
-        part.combine(terms[1], part.target)
+        combine()
 
     return act
 

@@ -52,13 +52,14 @@ def _two_level_all_reduce(part: Part) -> Start:
     between = part.spread(at.peers, [target[p] for p in parts])
     gathered = part.spread(at.mates, [target[p] for p in pieces])
     totals, whole = part.spread(at.peers, [total] * len(parts)), part.spread(at.mates, [piece] * len(pieces))
+    in_node, over_nodes = part.combiner(terms[1], piece), part.combiner(sums[1], total)
 
     def act() -> Requests:
         yield part.exchange(inside, terms[0])
-        part.combine(terms[1], piece)
+        in_node()
         part.xp.copyto(own, total)
         yield part.exchange(between, sums[0])
-        part.combine(sums[1], total)
+        over_nodes()
         yield part.exchange(totals, between)
         yield part.exchange(whole, gathered)
 
@@ -75,15 +76,16 @@ def _two_level_reduce_scatter(part: Part) -> Start:
     sections = _sections(combined, wanted[at.place])
     terms, sums = terms_of(part, memory, at.mates), terms_of(part, sections[at.node], at.peers, "sum")
     inside, between = part.spread(at.mates, [memory for memory, _ in bundles]), part.spread(at.peers, sections)
+    in_node, over_nodes = part.combiner(terms[1], combined), part.combiner(sums[1], part.target)
 
     def act() -> Requests:
         for _, copies in bundles:
             for piece, place in copies:
                 part.xp.copyto(place, piece)
         yield part.exchange(inside, terms[0])
-        part.combine(terms[1], combined)
+        in_node()
         yield part.exchange(between, sums[0])
-        part.combine(sums[1], part.target)
+        over_nodes()
 
     return act
 

@@ -91,17 +91,18 @@ class Part:
         """The array module of `source` and `target`."""
         return self.scratch.xp
 
-    def combine(self, terms: Sequence[HostArray], into: HostArray) -> None:
-        """Reduce in one binary tree over the ranks (`summation_tree`)."""
-        add, scratch = _COMBINE[self.task.reduce](self.xp), self.scratch
-        root = combined(
-            terms,
-            lambda left, right, place: add(left, right, out=place),
-            into,
-            lambda depth: scratch.get(f"right half {depth}", into.shape, into.dtype),
-        )
-        if root is not into:
-            self.xp.copyto(into, root)
+    def combiner(self, terms: Sequence[HostArray], into: HostArray) -> Callable[[], None]:
+        """What reduces the terms in one binary tree over the ranks (`summation_tree`); asks for its scratch."""
+        add, xp = _COMBINE[self.task.reduce](self.xp), self.xp
+        depths = range((len(terms) - 1).bit_length())
+        halves = [self.scratch.get(f"right half {depth}", into.shape, into.dtype) for depth in depths]
+
+        def combine() -> None:
+            root = combined(terms, lambda left, right, place: add(left, right, out=place), into, halves.__getitem__)
+            if root is not into:
+                xp.copyto(into, root)
+
+        return combine
 
     @property
     def frame(self) -> Box:

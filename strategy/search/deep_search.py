@@ -118,8 +118,12 @@ def _searched(
         if not plans and not known.fitting(request):
             raise
         interrupted, known.complete = True, False
+        for _ in range(FIRST_TRIES):  # what was likely to fit may not have
+            if not plans:
+                refinement.go_on(all_refining, near=math.inf)
+                plans += _plans(request, known, simulate, 1, budget)
         if not plans:
-            plans += _plans(request, known, simulate, 1, budget)
+            raise
     if not plans:
         if known.unplanned is not None:
             raise known.unplanned

@@ -53,7 +53,7 @@ def random_fault(seed: int) -> Fault:
         rng.choice(("rank", "rank", "guard")),
         victim=rng.randrange(small_plan(layout).ranks),
         launched=rng.random() < 0.5,
-        at_step=rng.randint(4, 20),
+        at_step=rng.randint(7, 20),
     )
 
 

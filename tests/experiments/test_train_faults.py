@@ -40,7 +40,7 @@ def test_another_plan_goes_on_where_a_killed_one_stopped(tmp_path: Path) -> None
     """Also alone, and from a step that has nothing left to do."""
     plan = write_small_plan(tmp_path, "mixed")
     job = Job(tmp_path, "train", plan, "--steps", 5000, "--json", "--checkpoint", "a", "--checkpoint-every", 3, ranks=2)
-    job.wait_for_step(4)
+    job.wait_for_step(7)  # a save is under way then, and the one before is over
     job.signal(signal.SIGKILL, job.beats()[0].process.pid)
     assert job.wait().code == 6
     saved = max(int(path.name.removeprefix("step-")) for path in (tmp_path / "a").glob("step-????????"))

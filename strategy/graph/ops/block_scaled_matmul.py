@@ -34,6 +34,7 @@ from strategy.graph.ops.block_scales import Blocks, is_aligned, scales_shape, sp
 from strategy.graph.ops.linear import DTYPES
 from strategy.graph.ops.on_rows import ragged_spec
 from strategy.graph.ops.scaled_matmul import flop_of_product, infer_product, letters_of, multiply
+from strategy.graph.ops.scratch import ScratchSizes
 from strategy.graph.ops.traits import Gemm, Operands, PrecisionClass, Product, RecomputeClass
 from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import B, Split, has_partial
@@ -122,6 +123,11 @@ def _figures(call: Call, i: int, dtype: object) -> Array:
     figures = call.workspace.get(f"figures {i}", (*codes.shape[:-1], codes.shape[-1] * packed), dtype)
     _scale(call, codes, scales, blocks, figures)
     return figures
+
+
+def _scratch(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """What the codes of both operands stand for."""
+    return ScratchSizes(tuple(_of_floats(spec, outputs[0].dtype.wide).nbytes for spec in inputs[:2]))
 
 
 def _scale(call: Call, codes: Array, scales: Array, blocks: Blocks, out: Array) -> None:
@@ -214,6 +220,7 @@ def _product(operands: Operands, kind: str) -> OpDef:
         cost=Product(operands=operands, blocks=True),
         precision=PrecisionClass.CONVERTS,
         recompute=RecomputeClass.PRODUCT,
+        scratch=_scratch,
         examples=_examples(operands),
     )
 

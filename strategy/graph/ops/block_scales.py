@@ -23,6 +23,7 @@ A piece is a tensor of its own as long as it cuts no block and no byte: see `is_
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.on_rows import ragged_spec
+from strategy.graph.ops.scratch import ScratchSizes
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import B, Split
@@ -174,6 +176,11 @@ def _run(call: Call) -> None:
     made[...] = packed(xp, rounded(xp, scaled, 1, 0)) if dtype.packed > 1 else scaled
 
 
+def _scratch(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """What is divided by its scale, before it is rounded."""
+    return ScratchSizes((replace(inputs[0], dtype=inputs[0].dtype.wide).nbytes,))
+
+
 _X, _AMAX = TensorSpec((2, 12, 16)), TensorSpec(())
 _POSITIVE = (1.5, 3.0)
 
@@ -195,6 +202,7 @@ OPS = (
         piecewise=True,
         in_blocks=True,
         precision=PrecisionClass.CONVERTS,
+        scratch=_scratch,
         examples=(
             _example(TensorSpec((7, 16)), DType.FLOAT8_E4M3, DType.FLOAT32, (1, 4)),
             _example(TensorSpec((6, 10)), DType.FLOAT8_E4M3, DType.FLOAT32, (4, 4)),

@@ -136,7 +136,8 @@ def _piece(spec: TensorSpec, array: Array, box: Box, *, full: bool = False) -> A
     """An array itself, or its rows that are not all zero; `full` of whatever it is filled with before it is written."""
     if spec.ragged is None:
         return array
-    rows: Rows = piece_of(np, replace(spec, dtype=DType(str(array.dtype))), box)
+    dtype = spec.dtype if array.dtype == spec.dtype.numpy else DType(str(array.dtype))
+    rows: Rows = piece_of(np, replace(spec, dtype=dtype), box)
     if full:
         rows.hold(np.arange(rows.spec.most_rows))[...] = array.flat[0]
     else:

@@ -21,7 +21,7 @@ def test_sizes_and_bytes() -> None:
     for dtype in DType:
         assert dtype.nbytes == dtype.numpy.itemsize
         assert dtype.is_float == (not (dtype.is_code or np.issubdtype(dtype.numpy, np.integer)))
-        assert TensorSpec((3, 4), dtype).nbytes == np.zeros((3, 4), dtype).nbytes
+        assert TensorSpec((3, 4), dtype).nbytes == np.zeros((3, 4), dtype.numpy).nbytes
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (-1, 4)])
