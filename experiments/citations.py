@@ -10,6 +10,7 @@ from importlib import resources
 from strategy.base.errors import present
 from strategy.layout.config import Context, Recompute
 from strategy.layout.schedule import Schedule
+from strategy.passes.low_precision import Scaling
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.updates import Optimizer
 from strategy.plan.plan import Plan
@@ -29,6 +30,13 @@ OPTIMIZER_SOURCES: Mapping[Optimizer, tuple[str, ...]] = {
     Optimizer.ADAGRAD: ("duchi2011adaptive",),
     Optimizer.LAMB: ("you2020large",),
     Optimizer.MUON: ("jordan2024muon",),
+}
+SCALING_SOURCES: Mapping[Scaling, tuple[str, str]] = {
+    Scaling.DELAYED: ("micikevicius2022fp8", "codes of 8 bits, delayed scales"),
+    Scaling.CURRENT: ("micikevicius2022fp8", "codes of 8 bits, current scales"),
+    Scaling.BLOCK: ("deepseek2024v3", "codes of 8 bits, a scale per block of 128"),
+    Scaling.MX: ("rouhani2023microscaling", "codes of 8 bits, a power of two per block of 32"),
+    Scaling.NV: ("nvidia2025nvfp4", "codes of 4 bits, a scale per block of 16 and per tensor"),
 }
 RECOMPUTE_SOURCES: Mapping[Recompute, tuple[str, ...]] = {
     Recompute.NONE: (),
@@ -79,7 +87,7 @@ def _used(plan: Plan) -> Iterator[tuple[str, str]]:
     if training.precision is not Precision.FULL:
         yield "micikevicius2018mixed", f"mixed precision ({training.precision})"
     if training.precision.scaling is not None:
-        yield "micikevicius2022fp8", f"codes of 8 bits, {training.precision.scaling} scales"
+        yield SCALING_SOURCES[training.precision.scaling]
     yield from ((key, f"optimiser {training.optimizer}") for key in OPTIMIZER_SOURCES[training.optimizer])
     if plan.certificate is not None:
         yield "kolmogorov2006convergent", "message passing of the solver behind the certified bound (TRW-S)"

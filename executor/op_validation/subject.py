@@ -98,11 +98,15 @@ def draw_operand(
 ) -> Array:
     """Floats evenly spaced, in random order, shifted by position so that no two operands tie; integers uniform.
 
-    Codes of 8 bits are whole figures that both of their dtypes hold.
+    Codes of 8 bits are whole figures that both of their dtypes hold; those of 4 any pair; scales small powers of two.
 
     Raises:
         InputError: an integer operand without range.
     """
+    if spec.dtype is DType.FLOAT4_E2M1_X2:
+        return rng.integers(0, 256, spec.shape, spec.dtype.numpy)
+    if spec.dtype is DType.FLOAT8_E8M0:
+        return np.asarray(np.exp2(rng.integers(-3, 4, spec.shape)).astype(spec.dtype.numpy))
     if spec.dtype.is_code:
         return np.asarray(rng.integers(-_LARGEST_WHOLE, _LARGEST_WHOLE + 1, spec.shape).astype(spec.dtype.numpy))
     if not spec.dtype.is_float:
@@ -173,7 +177,7 @@ def _nonsense(xp: ArrayModule, spec: TensorSpec, box: Box) -> Any:
     if isinstance(piece, Rows):
         piece.hold(xp.arange(spec.piece(box_shape(box)).most_rows))[...] = np.nan
     else:
-        piece[...] = np.nan if spec.dtype.is_float else -7
+        piece[...] = np.nan if spec.dtype.is_float else np.array(-7).astype(piece.dtype)
     return piece
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from executor.runtime.summation_tree import combined
 from executor.runtime.transport.base import HostArray, Parcel, PendingTransfer, Transport
-from strategy.graph.ops.base import ArrayModule, Workspace
+from strategy.graph.ops.base import ArrayModule
+from strategy.graph.ops.scratch import Scratch
 from strategy.program.program import BoxingTask
 from strategy.sbp.sbp import Reduce
 from strategy.sbp.tensor import Box, within
@@ -59,7 +61,7 @@ def piece_of(array: HostArray, piece: Box, frame: Box) -> HostArray:
     return view
 
 
-def cut(array: HostArray, frame: Box, pieces: Sequence[Box | None], scratch: Workspace, name: str) -> Cuts:
+def cut(array: HostArray, frame: Box, pieces: Sequence[Box | None], scratch: Scratch, name: str) -> Cuts:
     """Cut `pieces` (None: nothing) out of the array that holds `frame`."""
     flat: list[HostArray | None] = []
     copies: Copies = []
@@ -82,7 +84,7 @@ class Part:
     transport: Transport
     source: HostArray
     target: HostArray
-    scratch: Workspace
+    scratch: Scratch
 
     @property
     def xp(self) -> ArrayModule:
@@ -90,14 +92,16 @@ class Part:
         return self.scratch.xp
 
     def combine(self, terms: Sequence[HostArray], into: HostArray) -> None:
-        """Reduce in rank order: ((term 0 + term 1) + term 2) + ..."""
-        if len(terms) == 1:
-            self.xp.copyto(into, terms[0])
-            return
-        add = _COMBINE[self.task.reduce](self.xp)
-        add(terms[0], terms[1], out=into)
-        for term in terms[2:]:
-            add(into, term, out=into)
+        """Reduce in one binary tree over the ranks (`summation_tree`)."""
+        add, scratch = _COMBINE[self.task.reduce](self.xp), self.scratch
+        root = combined(
+            terms,
+            lambda left, right, place: add(left, right, out=place),
+            into,
+            lambda depth: scratch.get(f"right half {depth}", into.shape, into.dtype),
+        )
+        if root is not into:
+            self.xp.copyto(into, root)
 
     @property
     def frame(self) -> Box:

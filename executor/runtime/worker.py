@@ -88,6 +88,7 @@ class Worker:
         shared: arrays of state registers that another worker of this rank has too, by name (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
+        bitwise: add up micro-batches in one tree (see `summation_tree`); on the host.
         hold_updates: leave out the updates of a step whose gradients are not finite (see `finiteness`); on the host.
         ahead: acts that the host may be ahead of a device with streams.
     """
@@ -109,6 +110,7 @@ class Worker:
         stall_s: float = 60.0,
         record: bool = True,
         hold_updates: bool = False,
+        bitwise: bool = False,
         ahead: int = AHEAD,
     ) -> None:
         self.program = program
@@ -122,15 +124,34 @@ class Worker:
         self._stall_ns = int(stall_s * 1e9)
         self._record = record
         self._acts = ActBinder(
-            program, graph, rank, self.registers, transport, kernels, registry, load, hold_updates=hold_updates
+            program,
+            graph,
+            rank,
+            self.registers,
+            transport,
+            kernels,
+            registry,
+            load,
+            hold_updates=hold_updates,
+            bitwise=bitwise,
         )
         mine = [index for index, actor in enumerate(program.actors) if actor.rank == rank]
         host = [index for index in mine if kernels.streams is not None and self._acts.is_host(index)]
         self.protocol = Protocol(program, steps=0, ranks=[rank], host=host)
         self.issuer: Issuer | None = None
         if kernels.streams is not None:
+            batched = [index for index in mine if self._acts.is_batched(index)]
             staged = {index: count for index in mine if (count := self._acts.buffers(index))}
-            self.issuer = Issuer(program, rank, kernels.streams, host=host, staged=staged, timed=record, ahead=ahead)
+            self.issuer = Issuer(
+                program,
+                rank,
+                kernels.streams,
+                host=host,
+                staged=staged,
+                timed=record,
+                ahead=ahead,
+                batched=batched,
+            )
         self._probe: FinitenessProbe | None = None
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
@@ -330,7 +351,10 @@ class Worker:
     def _bind_all(self) -> None:
         """Bind every act that there will be, so that no step that follows has to make anything."""
         self._reports.make_buffers()
-        for actor in dict.fromkeys(present(self.issuer, "a launch list").launches):
+        actors = dict.fromkeys(present(self.issuer, "a launch list").launches)
+        if not any(self._runs):
+            self._acts.assign_workspaces({a: next(iter(self.protocol.choices_of_blocks(a))) for a in actors})
+        for actor in actors:
             for reads, writes in self.protocol.choices_of_blocks(actor):
                 if reads + writes not in self._runs[actor]:
                     self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)

@@ -18,7 +18,7 @@ import numpy as np
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import BYTES, MICRO, MICRO_OVERLAPPED, PARTS, SIZE, TIMES, FloatArray
+from strategy.bounds.point import BYTES, MESSAGES, MICRO, MICRO_OVERLAPPED, PARTS, SIZE, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
 from strategy.layout.step_times import TICKS, Overlap
 
@@ -102,6 +102,7 @@ def proved_ns(
     lowest = [int(one) for one in np.floor(least)]
     most = np.full(SIZE, float(MOST_NS))
     most[TIMES] = _most_ns(config, layers, bound_ns)
+    most[MESSAGES] = _most_of_messages_ns(config, layers, bound_ns, overlap)
     # Where the memory limit is kept, nothing holds more than that, as often as a row counts it.
     most[BYTES] = np.minimum(limit_bytes // np.maximum(rows.max(0)[BYTES], 1) + 1, MOST_BYTES)
     most[BYTES][rows.max(0)[BYTES] == 0] = MOST_BYTES
@@ -126,6 +127,15 @@ def _most_ns(config: PlanConfig, layers: int, bound_ns: int) -> FloatArray:
         at = found[passes].reshape(-1, PARTS)
         found[passes] = np.minimum(at, (bound_ns + 1) // np.maximum(often, 1) + 1).ravel()
     return found
+
+
+def _most_of_messages_ns(config: PlanConfig, layers: int, bound_ns: int, overlap: Overlap) -> FloatArray:
+    """(2,): what no message takes more than in a step that takes less than a bound: no less than any path."""
+    times_ns = np.zeros(MESSAGES.stop, np.int64)
+    times_ns[MESSAGES] = 1
+    often = longest_path(config, layers, times_ns, overlap=overlap, exact=False)[MESSAGES]
+    found = TICKS * (bound_ns + 1) // np.maximum(often, 1) + 1
+    return np.where(often > 0, np.minimum(found, MOST_NS), MOST_NS).astype(np.float64)
 
 
 def _units(price: float) -> int:

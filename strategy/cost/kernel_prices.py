@@ -67,7 +67,7 @@ def _alike_seconds(device: Device, like: Features, shapes: tuple[tuple[tuple[int
 def product_seconds(device: Device, kind: str, half: str, sizes: npt.NDArray[np.generic]) -> Floats:
     """Seconds of products: rows, columns, depth and number of each, (products, 4)."""
     cost = cost_class(kind)
-    sheet, precision, longer = _multiplying(device, half)
+    sheet, precision, longer = _multiplying(device, half, blocks=isinstance(cost, Product) and cost.blocks)
     m, n, k, count = np.asarray(sizes, dtype=float).T
     if isinstance(cost, Product) and cost.gemm is Gemm.GROUPED:
         rows, columns, depth = (k, n, m) if cost.operands is Operands.TN else (m, n, k)
@@ -102,7 +102,7 @@ def least_seconds(device: Device, features: Features) -> tuple[float, float]:
     lose, and misfits only slow them down.
     """
     cost = cost_class(features.kind)
-    sheet, precision, longer = _multiplying(device, features.half)
+    sheet, precision, longer = _multiplying(device, features.half, blocks=isinstance(cost, Product) and cost.blocks)
     if isinstance(cost, Attention):
         head_dim = features.attention_shape[-1] if features.attention_shape else _WIDEST
         fixed_s, per_pair_s = on_device.least_attention_seconds(sheet, head_dim)
@@ -122,18 +122,30 @@ def _longer(cost: CostClass, longer: InSteps) -> float:
     return longer.products
 
 
+_CODES = DType.FLOAT8_E4M3, DType.FLOAT4_E2M1_X2
+
+
+def _width(dtype: DType, *, blocks: bool) -> str:
+    """Of codes, as `on_device` names it."""
+    if dtype is DType.FLOAT4_E2M1_X2:
+        return "four"
+    return "mx8" if blocks else "eight"
+
+
 @cache
-def _multiplying(device: Device, half: str) -> tuple[DeviceSheet, KernelPrecision, InSteps]:
+def _multiplying(device: Device, half: str, *, blocks: bool = False) -> tuple[DeviceSheet, KernelPrecision, InSteps]:
     """A device as products of a dtype see it; float32 runs as TF32 where there is such, and loses as much as halves.
 
-    Codes of 8 bits are multiplied as bf16 where the device has no faster way.
+    Codes of 8 bits are multiplied as bf16 where the device has no faster way; those with a scale per block by a kernel
+    of their own where the tensor cores do not scale blocks.
     """
     named, dtype = sheet_of(device), DType(half) if half else DType.FLOAT32
-    eight = device.product_flop_per_s(dtype) if dtype.is_code else 0.0
+    eight, four = (device.product_flop_per_s(one) if dtype.is_code else 0.0 for one in _CODES)
     peak = device.product_flop_per_s(DType.BFLOAT16 if dtype.is_code else dtype)
-    sheet = replace(named, half=peak, single=peak, eight=eight, memory_bytes_per_s=device.memory_bytes_per_s)
-    precision = on_device.precision_of(sheet, "eight" if dtype.is_code else "half" if half else "single")
-    width = "eight" if precision.casts else "half"
+    sheet = replace(named, half=peak, single=peak, eight=eight, four=four, memory_bytes_per_s=device.memory_bytes_per_s)
+    width = _width(dtype, blocks=blocks) if dtype.is_code else "half" if half else "single"
+    precision = on_device.precision_of(sheet, width)
+    width = width if precision.casts else "half"
     own_single = named.generation is Generation.VOLTA and not half
     longer = in_steps_on(named, "single" if own_single else width, shipped().constants)
     return sheet, precision, longer

@@ -24,6 +24,7 @@ class Device:
     """One device, by its data sheet. `backend` is the array module that runs on it; speed-ups are of products.
 
     While a device communicates, computation loses the share `slowdown` of that time: the kernels of both share it.
+    With `mx_scales` products of 8 bits scale blocks of 32 by powers of two by themselves (MXFP8).
     """
 
     name: str
@@ -36,6 +37,8 @@ class Device:
     fp16_speedup: float = 1.0
     slowdown: float = 0.0
     fp8_speedup: float = 1.0
+    mx_scales: bool = False
+    nvfp4_speedup: float = 1.0
 
     @property
     def has_bf16(self) -> bool:
@@ -44,6 +47,8 @@ class Device:
 
     def product_flop_per_s(self, dtype: DType) -> float:
         """Rate of matrix products of a dtype."""
+        if dtype is DType.FLOAT4_E2M1_X2:
+            return self.flop_per_s * self.nvfp4_speedup
         if dtype.is_code:
             return self.flop_per_s * self.fp8_speedup
         return self.flop_per_s * {DType.BFLOAT16: self.bf16_speedup, DType.FLOAT16: self.fp16_speedup}.get(dtype, 1.0)
@@ -218,6 +223,8 @@ def _at_least(groups: Sequence[AlikeNodes]) -> tuple[int, Device, Link, Host | N
         bf16_speedup=min(one.bf16_speedup for one in devices),
         fp16_speedup=min(one.fp16_speedup for one in devices),
         fp8_speedup=min(one.fp8_speedup for one in devices),
+        mx_scales=all(one.mx_scales for one in devices),
+        nvfp4_speedup=min(one.nvfp4_speedup for one in devices),
     )
     said = {one.overlaps for one in links}
     overlaps = said.pop() if len(said) == 1 else None if said <= {None, True} else False

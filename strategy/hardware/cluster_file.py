@@ -14,6 +14,8 @@ compute = "156 TFLOP/s"          # of float32; here by TF32
 bf16_speedup = 2.0               # of products in bfloat16, over `compute`; 1 if not given
 fp16_speedup = 2.0
 fp8_speedup = 2.0                # of codes of 8 bits; where it is no more than bf16's, they multiply as bf16
+mx_scales = false                # whether these scale blocks of 32 by powers of two by themselves (mxfp8)
+nvfp4_speedup = 1.0              # of codes of 4 bits in blocks of 16 (nvfp4)
 slowdown = 0.19                  # of what computes beside communication; 0 if not given
 
 [intra]                          # between devices of a node, per device and direction
@@ -80,6 +82,8 @@ _DEVICE_KEYS = (
     "bf16_speedup",
     "fp16_speedup",
     "fp8_speedup",
+    "mx_scales",
+    "nvfp4_speedup",
     "slowdown",
 )
 _LINK_KEYS = ("bandwidth", "latency", "overlaps")
@@ -162,6 +166,8 @@ def _device(table: _Table) -> Device:
         bf16_speedup=table.ratio("bf16_speedup"),
         fp16_speedup=table.ratio("fp16_speedup"),
         fp8_speedup=table.ratio("fp8_speedup"),
+        mx_scales=table.truth("mx_scales", unsaid=False),
+        nvfp4_speedup=table.ratio("nvfp4_speedup"),
         slowdown=table.share("slowdown"),
     )
     if device.backend not in ("numpy", "cupy"):
@@ -248,9 +254,9 @@ class _Table:
             raise InputError("not known", where=self.at(key), got=value, expected=" or ".join(known))
         return str(value)
 
-    def truth(self, key: str) -> bool:
-        """true or false; true where it is not given."""
-        value = self._content.get(key, True)
+    def truth(self, key: str, *, unsaid: bool = True) -> bool:
+        """true or false; `unsaid` where it is not given."""
+        value = self._content.get(key, unsaid)
         if not isinstance(value, bool):
             raise InputError("neither true nor false", where=self.at(key), got=value, expected="true or false")
         return value
@@ -319,6 +325,8 @@ def _device_lines(device: Device) -> list[str]:
         f"bf16_speedup = {_exact(device.bf16_speedup)}",
         f"fp16_speedup = {_exact(device.fp16_speedup)}",
         f"fp8_speedup = {_exact(device.fp8_speedup)}",
+        f"mx_scales = {str(device.mx_scales).lower()}",
+        f"nvfp4_speedup = {_exact(device.nvfp4_speedup)}",
         f"slowdown = {_exact(device.slowdown)}",
     ]
 

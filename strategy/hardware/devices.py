@@ -80,6 +80,16 @@ class DeviceSheet:
         """Whether any pair of a domain has all of a device's links between them."""
         return self.wiring is Wiring.SWITCH
 
+    @property
+    def mx_scales(self) -> bool:
+        """Whether products of 8 bits scale blocks of 32 by themselves: Blackwell and CDNA 4, of those sold by name."""
+        return self.generation is Generation.BLACKWELL and self.maker in (Maker.NVIDIA, Maker.AMD)
+
+    @property
+    def nvfp4(self) -> bool:
+        """Whether `four` is of NVFP4's blocks of 16; AMD's are those of MXFP4."""
+        return self.generation is Generation.BLACKWELL and self.maker is Maker.NVIDIA
+
     def peak(self, width: int) -> float:
         """Dense peak for operands of `width` bits: 32, 16, 8 or 4."""
         return {32: self.single, 16: self.half, 8: self.eight, 4: self.four}[width]

@@ -42,6 +42,7 @@ def _device(name: str, launch_s: float) -> Device:
     tensor_cores = sheet.generation is not Generation.VOLTA
     single = sheet.half / 2 if tensor_cores else sheet.single
     bf16 = sheet.half / single if tensor_cores else 1.0
+    fp8 = sheet.eight / single if sheet.eight > sheet.half else bf16
     return Device(
         sheet.name,
         "cupy",
@@ -52,7 +53,9 @@ def _device(name: str, launch_s: float) -> Device:
         bf16,
         sheet.half / single,
         SLOWDOWN,
-        sheet.eight / single if sheet.eight > sheet.half else bf16,
+        fp8,
+        mx_scales=sheet.mx_scales,
+        nvfp4_speedup=sheet.four / single if sheet.nvfp4 else fp8,
     )
 
 

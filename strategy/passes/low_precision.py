@@ -1,4 +1,4 @@
-"""Low precision: the linear maps of repeated layers multiply codes of 8 bits, forward and backward.
+"""Low precision: the linear maps of repeated layers multiply codes of 8 bits, with a scale per tensor.
 
     codes of x and w (E4M3)             -> scaled_matmul     -> y      forward
     codes of dy (E5M2), those of w      -> scaled_matmul_nt  -> dx     backward
@@ -37,6 +37,10 @@ class Scaling(StrEnum):
 
     DELAYED = "delayed"
     CURRENT = "current"
+    BLOCK = "block"
+    """Of blocks, in this and the next two (see `block_scaling`)."""
+    MX = "mx"
+    NV = "nv"
 
 
 def low_precision(graph: Graph, scaling: Scaling, history: int) -> Graph:

@@ -40,6 +40,12 @@ class Precision(StrEnum):
     """As bf16, but that linear maps of layers multiply codes of 8 bits, whose scales are those of earlier steps."""
     FP8_CURRENT = "fp8-current"
     """The same, with scales of the tensors themselves."""
+    FP8_BLOCK = "fp8-block"
+    """The same, with a scale per 128 x 128 weights and per 128 of what else is multiplied."""
+    MXFP8 = "mxfp8"
+    """The same, with a scale per 32, a power of two."""
+    NVFP4 = "nvfp4"
+    """Codes of 4 bits, with a scale of 8 bits per 16, of weights per 16 x 16, and one per tensor."""
 
     @property
     def half(self) -> DType | None:
@@ -50,8 +56,17 @@ class Precision(StrEnum):
 
     @property
     def scaling(self) -> Scaling | None:
-        """Where the scales of linear maps in 8 bits come from; None where there are none."""
-        return {Precision.FP8_DELAYED: Scaling.DELAYED, Precision.FP8_CURRENT: Scaling.CURRENT}.get(self)
+        """What the scales of linear maps on codes are of; None where there are no codes."""
+        return _SCALINGS.get(self)
+
+
+_SCALINGS = {
+    Precision.FP8_DELAYED: Scaling.DELAYED,
+    Precision.FP8_CURRENT: Scaling.CURRENT,
+    Precision.FP8_BLOCK: Scaling.BLOCK,
+    Precision.MXFP8: Scaling.MX,
+    Precision.NVFP4: Scaling.NV,
+}
 
 
 def mixed_precision(graph: Graph, half: DType, whole: Collection[str] = ()) -> Graph:

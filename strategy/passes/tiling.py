@@ -29,10 +29,17 @@ def tile(graph: Graph, tiles: int, patterns: Sequence[str]) -> Graph:
     """The training graph with the linear maps whose names match cut into `tiles`.
 
     Raises:
-        InputError: a pattern matches no linear map, or a map has fewer columns than tiles.
+        InputError: a pattern matches no linear map, a map has fewer columns than tiles, or maps are on codes of blocks.
     """
     if tiles == 1:
         return graph
+    if any(cost.blocks for op in graph.ops if isinstance(cost := op_definition(op.kind).cost, Product)):
+        raise InputError(
+            "linear maps on codes with a scale per block are not tiled",
+            where="config: tiles",
+            got=tiles,
+            expected="1, or another precision",
+        )
     weights = persistent(graph, frozen=True) | {op.outputs[0] for op in graph.ops if op_definition(op.kind).repeats}
     linear = {op.name: op for op in graph.ops if _computes(op, Operands.NN) and op.inputs[1] in weights}
     found = {name for pattern in patterns for name in linear if fnmatchcase(name, pattern)}

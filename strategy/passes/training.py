@@ -24,9 +24,10 @@ from strategy.models.base import Model
 from strategy.nn.layers import set_training
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
+from strategy.passes.block_scaling import RECIPES, block_scaling
 from strategy.passes.fusion import fuse
 from strategy.passes.loss_scale import add_adjustment, scaled_count, scaled_loss
-from strategy.passes.low_precision import low_precision
+from strategy.passes.low_precision import Scaling, low_precision
 from strategy.passes.mixed_precision import Precision, mixed_precision
 from strategy.passes.parameter_groups import ParameterGroup
 from strategy.passes.updates import Optimizer, Rule, Trained, add_updates
@@ -249,7 +250,7 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
         raise InputError("nothing is trained", where="training: frozen", got=training.frozen)
     if training.precision.scaling is not None:
         coded = Graph(builder.values, tuple(builder.ops))
-        coded = low_precision(coded, training.precision.scaling, training.amax_history)
+        coded = _on_codes(coded, training, training.precision.scaling)
         builder.values, builder.ops = dict(coded.values), list(coded.ops)
         if watch is not None:
             watch("low_precision", builder.build(loss=loss))
@@ -270,6 +271,13 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     builder.add(REPORT, "report", (loss_sum, total_count, norm), phase=Phase.UPDATE)
     _drop_unused(builder, given)
     builder.ops = _in_order(builder.ops)
+
+
+def _on_codes(graph: Graph, training: Training, scaling: Scaling) -> Graph:
+    """Forward and backward pass with the codes of the training's precision."""
+    if scaling in RECIPES:
+        return block_scaling(graph, RECIPES[scaling])
+    return low_precision(graph, scaling, training.amax_history)
 
 
 def _trace(model: Model, training: Training, *, trains: bool) -> tuple[GraphBuilder, str, str]:

@@ -60,7 +60,7 @@ def is_shared(shape: Shape, config: PlanConfig) -> bool:
 
 
 def persistent(graph: Graph, *, frozen: bool) -> frozenset[str]:
-    """Parameters, and what is made of one of them once per step before the passes (a cast, or codes of 8 bits, say)."""
+    """Parameters, and what is made of one of them once per step before the passes (a cast, or codes, say)."""
     variables = (value for value in graph.with_role(Role.VARIABLE) if frozen or value.name in graph.updater)
     found = {value.name for value in variables if value.spec.dtype.is_float}
     for op in graph.ops:
@@ -179,7 +179,8 @@ class _Demands:
             if sbp != B:
                 yield 1, sbp if self.config.zero_stage > 1 else P
         elif op.inputs and op.inputs[0] in self.used and (definition.piecewise or _is_derived(self.graph, op)):
-            yield len(op.inputs), self._shared(op.outputs[0])
+            if self.graph.values[op.outputs[0]].spec.shape:  # a figure of a parameter may be made of any pieces of it
+                yield len(op.inputs), self._shared(op.outputs[0], self.possible.get(op.outputs[0]))
         elif op.phase is not Phase.UPDATE:
             yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
 
@@ -189,10 +190,25 @@ class _Demands:
         found: dict[str, set[int]] = {}
         for op in self.graph.ops:
             if op_definition(op.kind).piecewise and op.inputs[0] in self.used:
-                whole, piece = self.graph.specs((op.inputs[0], op.outputs[0]))
-                dims = {d for d, rows in enumerate(whole.shape) if rows != piece.shape[d]}
+                whole, piece = (spec.elements for spec in self.graph.specs((op.inputs[0], op.outputs[0])))
+                dims = {d for d, rows in enumerate(whole) if rows != piece[d]}
                 found.setdefault(self.graph.parameter_of(op.inputs[0]), set()).update(dims)
         return {name: frozenset(dims) for name, dims in found.items()}
+
+    @cached_property
+    def possible(self) -> dict[str, frozenset[int]]:
+        """Codes whose blocks may not be cut, and their copies -> the dims in which all ranks can share them."""
+        found: dict[str, frozenset[int]] = {}
+        for op in self.graph.ops:
+            if not op_definition(op.kind).piecewise or op.inputs[0] not in self.used:
+                continue
+            if op.inputs[0] in found:
+                found[op.outputs[0]] = found[op.inputs[0]]
+            elif op_definition(op.kind).in_blocks:
+                options = op_signatures(self.graph, op, (self.config.dp * self.config.cp * self.config.tp,))
+                layouts = [option.layouts[len(op.inputs)][DATA] for option in options]
+                found[op.outputs[0]] = frozenset(sbp.dim for sbp in layouts if isinstance(sbp, Split))
+        return found
 
     def _shared(self, name: str, among: Collection[int] | None = None) -> Sbp:
         shape, parameter = self.graph.values[name].spec.shape, self._parameter_of(name)

@@ -97,7 +97,9 @@ class Rows:
         cells = xp.unique(xp.concatenate([self._index[:0], *(part[0] for part in parts)]))
         total = xp.zeros((len(cells), self.shape[-1]), self.spec.dtype.wide.numpy)
         for found, rows, (begin, end) in parts:
-            total[xp.searchsorted(cells, found), begin - origin : end - origin] += rows
+            place = xp.searchsorted(cells, found), slice(begin - origin, end - origin)
+            # Codes have no terms that add up, and a scale in powers of two has no zero to start from.
+            total[place] = rows if self.spec.dtype.is_code else total[place] + rows
         self.hold(cells)[...] = total
 
     def expert_bounds(self) -> Array:

@@ -17,7 +17,11 @@ Box = tuple[tuple[int, int], ...]
 
 
 class DType(StrEnum):
-    """Element types, by NumPy's names; bfloat16 and those of 8 bits are of the package ml_dtypes."""
+    """Element types, by NumPy's names; bfloat16 and those of 8 bits are of the package ml_dtypes.
+
+    Two codes of 4 bits are one entry, a byte, the first of the two in its lower half: the last dim of a tensor is half
+    as long as what it stands for.
+    """
 
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
@@ -25,6 +29,8 @@ class DType(StrEnum):
     FLOAT64 = "float64"
     FLOAT8_E4M3 = "float8_e4m3fn"
     FLOAT8_E5M2 = "float8_e5m2"
+    FLOAT8_E8M0 = "float8_e8m0fnu"
+    FLOAT4_E2M1_X2 = "float4_e2m1fn_x2"
     INT32 = "int32"
     INT64 = "int64"
 
@@ -45,8 +51,13 @@ class DType(StrEnum):
 
     @property
     def is_code(self) -> bool:
-        """Whether it has 8 bits, and means something beside a scale alone: it has no sums, no extremes, no gradient."""
-        return self in LARGEST_CODE
+        """Whether it has 8 bits or 4, and means something beside a scale, or is one: no sums, extremes or gradient."""
+        return self in LARGEST_CODE or self is DType.FLOAT8_E8M0
+
+    @property
+    def packed(self) -> int:
+        """How many elements an entry holds."""
+        return 2 if self is DType.FLOAT4_E2M1_X2 else 1
 
     @property
     def wide(self) -> DType:
@@ -56,6 +67,8 @@ class DType(StrEnum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """As NumPy has it."""
+        if self is DType.FLOAT4_E2M1_X2:
+            return np.dtype("uint8")
         if self is DType.BFLOAT16 or self.is_code:
             import ml_dtypes
 
@@ -64,11 +77,14 @@ class DType(StrEnum):
         return np.dtype(str(self))
 
 
-LARGEST_CODE = {DType.FLOAT8_E4M3: 448.0, DType.FLOAT8_E5M2: 57344.0}
-"""The largest finite figure of 8 bits (Micikevicius et al. 2022, arXiv:2209.05433, table 1)."""
+LARGEST_CODE = {DType.FLOAT8_E4M3: 448.0, DType.FLOAT8_E5M2: 57344.0, DType.FLOAT4_E2M1_X2: 6.0}
+"""The largest finite figure of 8 bits (Micikevicius et al. 2022, arXiv:2209.05433, table 1) and of 4 (Open Compute
+Project, "Microscaling formats (MX) specification" 1.0, section 5.3.3)."""
 NBYTES = {
     DType.FLOAT8_E4M3: 1,
     DType.FLOAT8_E5M2: 1,
+    DType.FLOAT8_E8M0: 1,
+    DType.FLOAT4_E2M1_X2: 1,
     DType.FLOAT16: 2,
     DType.BFLOAT16: 2,
     DType.FLOAT32: 4,
@@ -76,7 +92,7 @@ NBYTES = {
     DType.INT32: 4,
     DType.INT64: 8,
 }
-"""Bytes per element."""
+"""Bytes per entry: an element, or two of 4 bits."""
 
 
 class Rate(StrEnum):
@@ -137,6 +153,11 @@ class TensorSpec:
     def size(self) -> int:
         """Number of elements; of a ragged tensor, were all rows there."""
         return math.prod(self.shape)
+
+    @property
+    def elements(self) -> Shape:
+        """Its shape in elements, where an entry holds several."""
+        return self.shape if self.dtype.packed == 1 else (*self.shape[:-1], self.shape[-1] * self.dtype.packed)
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,7 @@ from strategy.layout.schedule import Schedule
 from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound, DualPrices, OuterApproximation
 
-EXHAUSTED = 12
+EXHAUSTED = 24
 """Level of a box that no further cut is looked for."""
 
 

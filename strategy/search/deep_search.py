@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -52,6 +52,8 @@ LAST_SHARE = 0.9
 """The same where there are plans: what is left then is for one more, and for the certificate."""
 FAR = 0.06
 """What takes longer than a plan by more than this part, by the objective, is not simulated beside it."""
+ALIKE = 5e-3
+"""By this part plans are told apart by simulation: of those that take hardly more, the one with the least objective."""
 ROOM = 0.08
 """Share of the memory that a proposal leaves free which is as good as certain to fit."""
 
@@ -107,8 +109,8 @@ def _searched(
             # One by one: an interruption leaves those that are made.
             plans.extend(_plans(request, known, simulate, simulated - len(plans), budget))
             for _ in range(MOST_RETURNS):  # what was thought to fit may not have
-                least_s = min((plan.claims.objective_s for plan in plans), default=math.inf)
-                if (1 - request.gap) * least_s * 1e9 <= refinement.bound_ns or last.is_over():
+                known.answer_ns = answer(plans).claims.objective_s * 1e9 if plans else 0.0
+                if (plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns) or last.is_over():
                     break
                 refinement.go_on(last)
                 plans.extend(_plans(request, known, simulate, 1, budget))
@@ -126,7 +128,8 @@ def _searched(
         if not known.complete:
             raise _none_found(request, known)
         raise nothing_fits_deep(request, short, work, groups, known.proposals)
-    best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
+    best = answer(plans)
+    others = sorted((plan for plan in plans if plan is not best), key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
     certificate, bound_ns = refinement.certificate(round(best.claims.objective_s * 1e9))
     chosen = with_bound(best, bound_ns / 1e9, status)
@@ -135,6 +138,13 @@ def _searched(
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in others)
     count = sum(len(group.configs) for group in groups)
     return SearchResult(chosen, status, runners_up, count, time.monotonic() - start, interrupted)
+
+
+def answer(plans: Sequence[Plan]) -> Plan:
+    """The fastest as simulated; of those that can hardly be told from it, the one of which most is proved."""
+    least_s = min(plan.claims.step_time_s for plan in plans)
+    alike = [plan for plan in plans if plan.claims.step_time_s <= (1 + ALIKE) * least_s]
+    return min(alike, key=lambda plan: (plan.claims.objective_s, plan.claims.step_time_s))
 
 
 def _plans(
@@ -160,14 +170,14 @@ def _plans(
             if isinstance(found, Plan):
                 count += 1
                 known.planned_ns = min(known.planned_ns, found.claims.objective_s * 1e9)
-                _learn(known, one, max(found.claims.peak_memory_bytes))
+                known.learn(one, max(found.claims.peak_memory_bytes))
                 yield found
             elif isinstance(found, OutOfTimeError):
                 known.complete = False
             elif isinstance(found, InfeasibleError):
                 known.refused = True
                 if found.smallest_limit is not None:
-                    _learn(known, one, found.smallest_limit)
+                    known.learn(one, found.smallest_limit)
                 if not known.fits(request, one):  # others of its configuration may hold less
                     known.tried.pop(one.found.config, None)
             elif isinstance(found, PlanError):  # too large to be lowered: others may be smaller
@@ -185,12 +195,6 @@ def _beside_each_other(
     unknown = bool(leading) and held_alike(leading[0].found.config) not in known.margins
     roomy = [one for one in leading[1:] if unknown and known.fits(request, one, spare=ROOM)]
     return [*leading[:1], *(roomy or leading[1:])[:1]][:most]
-
-
-def _learn(known: SearchState, one: LayoutProposal, nbytes: float) -> None:
-    """What a plan holds says what the sum of the parts of others is worth; the most that was seen counts."""
-    alike, seen = held_alike(one.found.config), nbytes / max(one.found.peak_bytes)
-    known.margins[alike] = max(known.margins.get(alike, 0.0), seen)
 
 
 def _planning_s(request: Request, one: LayoutProposal) -> float:

@@ -25,6 +25,7 @@ from strategy.search.box import Box
 from strategy.search.mixed_proposals import mixed_proposal
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
+from strategy.search.template.likely_memory import likely_rows
 from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import between_places, pipelined
 from strategy.space.axis_orders import placements_of
@@ -45,6 +46,8 @@ ALL_SAVED, AGAIN_SAVED = 2.5, 1.2
 kept, and where memory-bound ops are done again."""
 SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
 """Sums of what a layer hands on, along a tensor axis; and where all of it is computed again."""
+STAY = 0.03
+"""By this part more may be thought of the box that is being looked at than of another, which would be begun anew."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
 
@@ -65,9 +68,9 @@ class Prospects:
 
     @property
     def best_ns(self) -> float:
-        """The least objective of what is likely to fit."""
+        """The least objective of plans, and of what is likely to fit."""
         fitting = self.known.fitting(self.request)
-        return fitting[0].found.step_ns if fitting else math.inf
+        return min(fitting[0].found.step_ns if fitting else math.inf, self.known.planned_ns)
 
     def _crowded(self, box: Box, most_ns: float) -> Bound | None:
         """Of the configuration that is likely to take least in the memory that is left in truth; None where none fits.
@@ -79,7 +82,7 @@ class Prospects:
             if within is None or box.bounds_ns[i] >= least_ns:
                 break
             config = box.configs[i]
-            found = within.bound(config, self._crowding(box, config), exact=False)
+            found = within.likely(config, self._crowding(box, config))
             if found.step_ns is not None and (best is None or found.step_ns < least_ns):
                 best, least_ns = found, found.step_ns
         return best
@@ -125,7 +128,8 @@ class Prospects:
             if self.known.fits(request, proposal):
                 fitting_ns = min(fitting_ns, found.step_ns)
             held = self.known.margin(one) * max(found.peak_bytes)
-            box.crowding[one.schedule] = max(0.0, held - within.held_bytes(one, point))
+            counted = float((likely_rows(one, request.model.layers) @ point).max())
+            box.crowding[one.schedule] = max(0.0, held - counted)
             self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
         for other in box.layouts:
             self._propose_mixed(box, answer, other)
@@ -153,8 +157,17 @@ class Prospects:
             for one, other in itertools.combinations(box.layouts, 2):
                 self._propose_mixed(box, one, other)
 
-    def most_promising(self, boxes: list[Box]) -> Box | None:
-        """The box that is thought to take least; what takes long to think of others is not thought again for that."""
+    def most_promising(self, boxes: list[Box], latest: Box | None = None) -> Box | None:
+        """The box that is thought to take least, or the latest one where that is thought to take hardly more.
+
+        What takes long to think of others is not thought again for that.
+        """
+        found = self._least(boxes)
+        if found is None or latest is None or latest not in boxes:
+            return found
+        return latest if self._promise(latest) <= (1 + STAY) * found.promise[1] else found
+
+    def _least(self, boxes: list[Box]) -> Box | None:
         waiting = [(self._promise(box) if box.level < 2 else box.promise[1], i) for i, box in enumerate(boxes)]
         heapq.heapify(waiting)
         while waiting:

@@ -127,8 +127,13 @@ class Refinement:
 
     @property
     def best_ns(self) -> float:
-        """The least objective of what is likely to fit."""
+        """The least objective of plans, and of what is likely to fit."""
         return self.prospects.best_ns
+
+    @property
+    def most_ns(self) -> float:
+        """A bound of so much proves enough: of the best that is known, and of the plan that is the answer so far."""
+        return (1 - self.request.gap) * max(self.best_ns, self.known.answer_ns)
 
     def certificate(self, most_ns: int) -> tuple[BoundCertificate | None, int]:
         """Of the bound, or of as much as is of interest; and that bound, or a little less where rounding takes from it.
@@ -141,7 +146,7 @@ class Refinement:
     def run(self, *, near: float = 0.0) -> None:
         """Refine, until nothing is left or the time is over; or the best is as near to the bound as this multiple."""
         while not (near and math.isfinite(self.best_ns) and self.best_ns <= near * self.bound_ns):
-            most_ns = (1 - self.request.gap) * self.best_ns
+            most_ns = self.most_ns
             left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
             if not left:
                 self.known.complete = not any(box.bound_ns < most_ns for box in self.boxes)
@@ -172,7 +177,7 @@ class Refinement:
 
     def meanwhile(self, work: Callable[[], None], budget: Budget) -> None:
         """Do something else, while other processes bound the layers of boxes of which only the least work is known."""
-        self.budget, most_ns = budget, (1 - self.request.gap) * self.best_ns
+        self.budget, most_ns = budget, self.most_ns
         questions: dict[object, tuple[Box, Question]] = {}
         for box in sorted(self.boxes, key=lambda box: box.bound_ns) if self.workers.others else ():
             if box.level == 0 and self._has_axes(box) and box.bound_ns < most_ns and len(questions) < MEANWHILE:
@@ -208,7 +213,7 @@ class Refinement:
         found: list[tuple[Box, Question]] = []
         while not found and not self.budget.is_over():
             likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns]
-            self.promising = self.prospects.most_promising(likely)
+            self.promising = self.prospects.most_promising(likely, self.promising)
             if self.promising is not None and self.promising.promise[1] >= self.best_ns:
                 # Nothing better is expected: first of all the bounds are raised.
                 self.promising = None if any(box.level < EXHAUSTED for box in left) else self.promising
@@ -272,9 +277,12 @@ class Refinement:
                 weights = self.prospects.likely_to_fit(box, most_ns)
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
             if box.level < EXHAUSTED:
-                weights = self._worth_asking(box, box.points, RISE * most_ns, nearer=box.stalled == 0)
+                nearer = box.stalled == 0
+                weights = self._worth_asking(box, box.points, RISE * most_ns, nearer=nearer)
                 if weights is not None:
-                    return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False)
+                    # A cut that weighs what has no price holds little: the point of the bound has more of that.
+                    more = self._a_little(box, weights) if nearer else 0.0
+                    return self._ask(config, weights + more, tensor_axis=False)
             box.level = EXHAUSTED
             if not promises:
                 return None
@@ -344,7 +352,7 @@ class Refinement:
         if question.tensor_axis:
             box.level = 2 if gained_ns >= WORTH_SHARING * most_ns or question.of_bytes else 3
             return
-        if answer.proposed is not None:
+        if answer.proposed is not None and (question.proposes or not box.stalled):
             self.prospects.propose(box, answer.proposed, answer.point)
         if question.proposes:
             return

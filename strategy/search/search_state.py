@@ -43,8 +43,8 @@ class SearchState:
     """What has been found out: proposals, and whether all that may be better was looked at."""
 
     proposals: list[LayoutProposal] = field(default_factory=list)
-    margins: dict[HeldAlike, float] = field(default_factory=dict)
-    """Memory as it was laid out over the sum of its parts, where a plan has shown it."""
+    margins: dict[PlanConfig | HeldAlike, float] = field(default_factory=dict)
+    """Memory as it was laid out over the sum of its parts, where plans have shown it: the most of those alike."""
     refused: bool = False
     """Whether some plan did not fit though it was likely to."""
     unplanned: PlanError | None = None
@@ -54,12 +54,20 @@ class SearchState:
     """Of which there are plans, or which do not fit as they are laid out: the nanoseconds that were proposed."""
     planned_ns: float = math.inf
     """The least objective of plans."""
+    answer_ns: float = 0.0
+    """That of the plan that is the answer so far."""
     pace: float = 1.0
     """Time that a plan has taken over what it was expected to."""
 
     def margin(self, config: PlanConfig) -> float:
-        """What a sum of parts is multiplied by."""
-        return self.margins.get(held_alike(config), MARGIN)
+        """What a sum of parts is multiplied by: as plans of the configuration have shown, or else others alike."""
+        return self.margins.get(config, self.margins.get(held_alike(config), MARGIN))
+
+    def learn(self, one: LayoutProposal, nbytes: float) -> None:
+        """What a plan holds says what the sum of the parts of others is worth; the most that was seen counts."""
+        config, seen = one.found.config, nbytes / max(one.found.peak_bytes)
+        for alike in (config, held_alike(config)):
+            self.margins[alike] = max(self.margins.get(alike, 0.0), seen)
 
     def fitting(self, request: Request) -> list[LayoutProposal]:
         """Those that are likely to fit, fastest first."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from strategy.base.errors import InputError, report
 from strategy.cost.cost import CostModel
+from strategy.hardware.cluster import Cluster
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import Context, Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.models import Model
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.sbp.sbp import NdSbp
 from strategy.space.axis_orders import placements_of
@@ -108,6 +110,9 @@ class Request:
     incumbents: bool = True
     """Whether plans that are laid out by rules stand beside those that are searched for."""
 
+    def __post_init__(self) -> None:
+        report([*_lacking_rates(self.cost.cluster, self.training.precision)], where="training: precision")
+
     @property
     def devices(self) -> int:
         """All devices of the cluster are used."""
@@ -145,3 +150,22 @@ class Request:
             config.bucket_bytes,
             config.exchange_streams,
         )
+
+
+def _lacking_rates(cluster: Cluster, precision: Precision) -> Iterator[InputError]:
+    """GPUs that do not multiply codes with a scale per block as a precision asks; cores emulate them all."""
+    for device in dict.fromkeys(one.device for one in cluster.types):
+        known = {
+            Precision.FP8_BLOCK: (device.fp8_speedup > device.bf16_speedup, "fp8_speedup above bf16_speedup"),
+            Precision.MXFP8: (device.mx_scales, "mx_scales = true"),
+            Precision.NVFP4: (device.nvfp4_speedup > device.fp8_speedup, "nvfp4_speedup above fp8_speedup"),
+        }
+        has, said = known.get(precision, (True, ""))
+        if device.backend != "numpy" and not has:
+            yield InputError(
+                f"{device.name} has no rate for products in {precision}",
+                where="training: precision",
+                got=str(precision),
+                expected=f"a device that has one ({said} in its cluster file)",
+                hint="Hopper and later have fp8-block, NVIDIA's Blackwell mxfp8 and nvfp4, too",
+            )

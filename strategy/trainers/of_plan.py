@@ -55,7 +55,7 @@ def said_of_plan(plan: Plan, trainer: TrainerName) -> SaidOfPlan:
     halves = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.FULL: "single"}
     half = halves[Precision.BF16 if training.precision.scaling else training.precision]
     if training.precision.scaling:
-        left_out.append(f"precision {training.precision}: linear maps of layers on codes of 8 bits; written as bf16")
+        left_out.append(f"precision {training.precision}: linear maps of layers on codes; written as bf16")
     experts = _experts_are_cut(plan)
     again = Recompute.NONE if config.recompute is Recompute.MEMORY_BOUND else config.recompute
     return SaidOfPlan(

@@ -11,8 +11,18 @@ import time
 NAMES = (
     *("admission", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
     *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "gpu-order", "graph-mutants", "hangs"),
-    *("joined", "kill", "layouts", "low-precision", "makespan-bound", "memory", "mutants", "mutation", "oracle"),
-    *("order", "program-fuzz", "rediscovery", "repeat", "solver", "trainer-exports", "trainer-keys"),
+    *(
+        "joined",
+        "kill",
+        "layouts",
+        "low-precision",
+        "makespan-bound",
+        "memory",
+        "model-features",
+        "mutants",
+        "mutation",
+    ),
+    *("oracle", "order", "program-fuzz", "rediscovery", "repeat", "solver", "trainer-exports", "trainer-keys"),
     *("transparency", "unseen", "why-not"),
 )
 

@@ -80,5 +80,12 @@ def test_what_a_configuration_adds_is_cited(plan: Plan, changes: dict[str, objec
 def test_training_is_cited(plan: Plan) -> None:
     other = replace(plan, training=replace(plan.training, optimizer=Optimizer.LAMB, precision=Precision.BF16))
     assert keys(other) - keys(plan) == {"you2020large", "micikevicius2018mixed"}
-    coded = replace(plan, training=replace(plan.training, precision=Precision.FP8_DELAYED))
-    assert keys(coded) - keys(plan) == {"micikevicius2018mixed", "micikevicius2022fp8"}
+    for precision, key in {
+        Precision.FP8_DELAYED: "micikevicius2022fp8",
+        Precision.FP8_CURRENT: "micikevicius2022fp8",
+        Precision.FP8_BLOCK: "deepseek2024v3",
+        Precision.MXFP8: "rouhani2023microscaling",
+        Precision.NVFP4: "nvidia2025nvfp4",
+    }.items():
+        coded = replace(plan, training=replace(plan.training, precision=precision))
+        assert keys(coded) - keys(plan) == {"micikevicius2018mixed", key}

@@ -20,7 +20,7 @@ from strategy.models.base import Model
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import REPORT, Training, training_graph
 from strategy.program.program import LoadTask
-from strategy.sbp.tensor import DType
+from strategy.sbp.tensor import LARGEST_CODE, DType
 from tests.support.reference import Array, run_graph, start_variables
 
 Watch = Callable[[Graph, Mapping[str, Array]], None]
@@ -73,8 +73,15 @@ def unit_scales() -> Iterator[None]:
 
 
 def figures_of(dtype: DType) -> frozenset[float]:
-    """All finite figures of a dtype of 8 bits, by its digits: sign, exponent, fraction (arXiv:2209.05433, table 1)."""
-    exponents, fractions = {DType.FLOAT8_E4M3: (4, 3), DType.FLOAT8_E5M2: (5, 2)}[dtype]
+    """All finite figures of a dtype, by its digits: sign, exponent, fraction (arXiv:2209.05433, table 1).
+
+    The last exponent of E5M2 has none, that of E4M3 all but one, and E2M1 has figures alone.
+    """
+    exponents, fractions = {
+        DType.FLOAT8_E4M3: (4, 3),
+        DType.FLOAT8_E5M2: (5, 2),
+        DType.FLOAT4_E2M1_X2: (2, 1),
+    }[dtype]
     bias, found = 2 ** (exponents - 1) - 1, {0.0}
     for exponent in range(2**exponents):
         for fraction in range(2**fractions):
@@ -82,13 +89,23 @@ def figures_of(dtype: DType) -> frozenset[float]:
             size = (1 + part) * 2.0 ** (exponent - bias) if exponent else part * 2.0 ** (1 - bias)
             last = exponent == 2**exponents - 1
             is_figure = not last or (dtype is DType.FLOAT8_E4M3 and fraction < 2**fractions - 1)
+            is_figure |= dtype is DType.FLOAT4_E2M1_X2
             found.update({size, -size} if is_figure else ())
     return frozenset(found)
 
 
 def codes_of(graph: Graph, values: Mapping[str, Array]) -> Iterator[tuple[DType, Array]]:
-    """All codes among the values of a step, as float32."""
+    """All codes among the values of a step, as float32; scales of blocks are none."""
     for value in graph.values.values():
-        if value.spec.dtype.is_code and value.name in values:
-            assert values[value.name].dtype == np.dtype(getattr(ml_dtypes, str(value.spec.dtype)))
-            yield value.spec.dtype, values[value.name].astype(np.float32)
+        if value.spec.dtype in LARGEST_CODE and value.name in values:
+            yield value.spec.dtype, decoded(value.spec.dtype, values[value.name])
+
+
+def decoded(dtype: DType, codes: Array) -> Array:
+    """Codes or scales as float32; bytes of two codes by the package ml_dtypes, the first in the lower half."""
+    if dtype is DType.FLOAT4_E2M1_X2:
+        assert codes.dtype == np.uint8
+        pairs = np.stack([codes & 15, codes >> 4], axis=-1).view(ml_dtypes.float4_e2m1fn)
+        return pairs.reshape(*codes.shape[:-1], -1).astype(np.float32)
+    assert codes.dtype == np.dtype(getattr(ml_dtypes, str(dtype), str(dtype)))
+    return codes.astype(np.float32)

@@ -46,7 +46,7 @@ from tests.support.step_prices import each
 
 Array = npt.NDArray[Any]
 ADAPTER = "matmul"
-CODED = ("quantize", "scaled_matmul", "scaled_grouped_matmul")
+CODED = ("quantize", "scaled_matmul", "scaled_grouped_matmul", "block_scales", "block_scaled_matmul")
 """Families of what a pass puts behind the backward pass: no gradient goes through (see tests/test_low_precision.py)."""
 KINKED = frozenset(("reduce_max", "reduce_min", "max_pool", "maximum", "minimum", "top_k", "argmax"))
 """Their result jumps where operands tie, so each operand gets noise of its own."""

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from strategy.base.errors import InternalError, RunError
 from strategy.program.program import BoxingTask, Program, TransferTask
 from strategy.program.protocol import rendezvous_members, streams_of_actors
+from strategy.sbp.sbp import Reduce
 
 
 class TransportError(RunError):
@@ -90,6 +91,9 @@ class Transport(Protocol):
     asked for or sent before the first of their requests is tested go together.
     """
 
+    reduces: bool
+    """Whether it adds up arrays itself, by `all_reduce` and `reduce_scatter`, which others do not have."""
+
     @property
     def rank(self) -> int:
         """This rank."""
@@ -125,6 +129,26 @@ class Transport(Protocol):
         """
         ...
 
+    def all_reduce(
+        self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
+    ) -> PendingTransfer:
+        """The terms of all, reduced, to all: the same bits everywhere.
+
+        Raises:
+            InternalError: it does not reduce.
+        """
+        ...
+
+    def reduce_scatter(
+        self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
+    ) -> PendingTransfer:
+        """Of the terms of all, the group's i-th rank receives the i-th of as many equal pieces, reduced.
+
+        Raises:
+            InternalError: it does not reduce.
+        """
+        ...
+
     def send(self, target: int, number: int, array: HostArray) -> PendingTransfer:
         """One end of a message; over only when the target has taken it, which is the credit given back."""
         ...
@@ -139,6 +163,10 @@ class Transport(Protocol):
 
     def pause(self, idle_ns: int) -> None:
         """Give way, after polls that have found nothing for `idle_ns`; returns soon in any case."""
+        ...
+
+    def wake(self) -> None:
+        """End a pause of this rank, from another thread of it; what it waits for need not be the transport's."""
         ...
 
     def abort(self) -> None:

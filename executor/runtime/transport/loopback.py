@@ -26,6 +26,8 @@ from executor.runtime.transport.base import (
     check_contiguous,
     handed_over,
 )
+from strategy.base.errors import InternalError
+from strategy.sbp.sbp import Reduce
 
 _LONGEST_PAUSE_S = 0.05
 """A pause ends with the next event; this bounds it, so that a worker's own deadline is looked at."""
@@ -199,6 +201,11 @@ class LoopbackHub:
         with self.lock:
             return [m for box in self._mailboxes.values() for m in box.mail if m.channel.target == rank]
 
+    def wake(self, rank: int) -> None:
+        """Something has happened to a rank, if not by a message."""
+        with self.lock:
+            self._notify(rank)
+
     def _notify(self, rank: int) -> None:
         self.events[rank] += 1
         self.changed[rank].notify_all()
@@ -234,6 +241,7 @@ class LoopbackTransport:
     """See `executor.runtime.transport.base.Transport`."""
 
     in_stream_order = False
+    reduces = False
 
     def __init__(self, hub: LoopbackHub, rank: int) -> None:
         self._hub = hub
@@ -290,6 +298,14 @@ class LoopbackTransport:
         both = (((self.rank, peer), (peer, self.rank)) for peer in group)
         return [(self._hub.mailbox(Channel(*to, lane)), self._hub.mailbox(Channel(*back, lane))) for to, back in both]
 
+    def all_reduce(
+        self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
+    ) -> PendingTransfer:
+        """Terms are combined in rank order by whoever asks."""
+        raise InternalError("this transport moves and does not reduce")
+
+    reduce_scatter = all_reduce
+
     def send(self, target: int, number: int, array: HostArray) -> PendingTransfer:
         """One end of a message."""
         check_contiguous([array])
@@ -318,6 +334,10 @@ class LoopbackTransport:
         with changed:
             changed.wait_for(lambda: events[self.rank] != self._seen[thread], _LONGEST_PAUSE_S)
             self._seen[thread] = events[self.rank]
+
+    def wake(self) -> None:
+        """End a pause of this rank."""
+        self._hub.wake(self.rank)
 
     def abort(self) -> None:
         """What is under way ends with the process."""

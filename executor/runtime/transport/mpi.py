@@ -37,7 +37,8 @@ from executor.runtime.transport.base import (
     bytes_of,
     check_contiguous,
 )
-from strategy.base.errors import EnvironmentLacks
+from strategy.base.errors import EnvironmentLacks, InternalError
+from strategy.sbp.sbp import Reduce
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -100,6 +101,7 @@ class MpiTransport:
     """A `base.Transport`, constructed by all ranks of `comm` together, with the same `lanes`."""
 
     in_stream_order = False
+    reduces = False
 
     def __init__(self, comm: MPI.Intracomm, lanes: Lanes) -> None:
         from mpi4py import MPI
@@ -146,6 +148,14 @@ class MpiTransport:
         request = lane.Iallgatherv(outgoing, self._spec(receive).message)
         return _MpiRequest(request, "an all-gather of ranks", group, number)
 
+    def all_reduce(
+        self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
+    ) -> PendingTransfer:
+        """Terms are combined in rank order by whoever asks."""
+        raise InternalError("this transport moves and does not reduce")
+
+    reduce_scatter = all_reduce
+
     def send(self, target: int, number: int, array: HostArray) -> PendingTransfer:
         """One end of a message by `Issend`: over when it is matched."""
         if target != self.rank:
@@ -171,6 +181,9 @@ class MpiTransport:
             time.sleep(min(_LONGEST_NAP_NS, _NAP_SHARE * idle_ns) * 1e-9)
         elif not self._roomy or idle_ns >= _PATIENCE_NS:
             os.sched_yield()
+
+    def wake(self) -> None:
+        """Naps are short by themselves."""
 
     def abort(self) -> None:
         """What is under way ends with the process."""

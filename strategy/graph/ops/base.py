@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.base.errors import InputError
 from strategy.graph.graph import Attrs
+from strategy.graph.ops.scratch import DeclareScratch, Scratch
 from strategy.graph.ops.traits import MEMORY_BOUND, CostClass, Fusion, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, Owner, P, Partial, Reduce, Sbp, Split, may_be_partial
 from strategy.sbp.tensor import Box, Shape, TensorSpec
@@ -52,7 +53,7 @@ class AxisSignature:
 
 @dataclass(slots=True)
 class Workspace:
-    """Scratch arrays of one actor, allocated on first use and kept."""
+    """Scratch arrays of one actor (see `scratch`), allocated on first use and kept."""
 
     xp: ArrayModule
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Call:
     updates: tuple[Array, ...]
     input_boxes: tuple[Box, ...]
     output_boxes: tuple[Box, ...]
-    workspace: Workspace
+    workspace: Scratch
     number: int = 0
     first_of_piece: bool = True
 
@@ -157,12 +158,18 @@ class OpDef:
     """Its output is its input, and may be laid out otherwise: a copy of a copy is one copy."""
     piecewise: bool = False
     """A rank's piece of its first output is one of its first input: ZeRO passes a parameter through it shared out."""
+    in_blocks: bool = False
+    """Its pieces are made of whole blocks, so that few dims can be split by many ranks."""
     fuses: Fusion | None = None
     """Two ops that it does at once (see `passes.fusion`)."""
     expert_weights: int | None = None
     """Which input holds a weight per expert, along its first dim, if it is a parameter."""
+    scratch: DeclareScratch | None = None
+    """What its acts use beside their operands; None if nothing, or if only the host runs it."""
     coded: str = ""
     """The kind that does the same to codes of 8 bits, and reads the scales of both operands behind them."""
+    block_coded: str = ""
+    """The kind that does the same to codes with a scale per block."""
     examples: tuple[Example, ...] = ()
 
 

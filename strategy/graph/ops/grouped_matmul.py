@@ -136,6 +136,7 @@ OPS = (
         recompute=RecomputeClass.PRODUCT,
         expert_weights=1,
         coded="scaled_grouped_matmul",
+        block_coded="block_scaled_grouped_matmul",
         examples=(_example(5, 4, 5, 0), _example(4, 7, 4, 1)),
     ),
     OpDef(

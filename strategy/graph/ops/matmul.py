@@ -128,6 +128,7 @@ OPS = (
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.PRODUCT,
         coded="scaled_matmul",
+        block_coded="block_scaled_matmul",
         examples=_examples(((5, 7), (7, 4)), ((4, 5, 8), (8, 7))),
     ),
     OpDef(
@@ -141,6 +142,7 @@ OPS = (
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.PRODUCT,
         coded="scaled_matmul_nt",
+        block_coded="block_scaled_matmul_nt",
         examples=_examples(((5, 7), (4, 7)), ((4, 5, 8), (7, 8))),
     ),
     OpDef(
@@ -153,6 +155,7 @@ OPS = (
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.PRODUCT,
         coded="scaled_matmul_tn",
+        block_coded="block_scaled_matmul_tn",
         examples=_examples(((5, 7), (5, 4)), ((4, 5, 8), (4, 5, 7))),
     ),
 )

@@ -18,7 +18,7 @@ from strategy.graph.ops.linear import DTYPES
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import B, has_partial
-from strategy.sbp.tensor import DType, TensorSpec
+from strategy.sbp.tensor import LARGEST_CODE, DType, TensorSpec
 
 _SCALE = TensorSpec(())
 
@@ -30,7 +30,7 @@ def _infer(plain: OpDef) -> Callable[[Specs, Specs, Attrs], tuple[TensorSpec, ..
         operands, scales = inputs[:2], inputs[2:]
         fits = len(scales) == 2 and all(scale.shape == () and scale.dtype.is_float for scale in scales)
         expect(fits, "a product of codes needs two scales", got=shapes(scales), expected="[], []")
-        coded = all(spec.dtype.is_code for spec in operands)
+        coded = all(spec.dtype in LARGEST_CODE for spec in operands)
         expect(coded, "no codes of 8 bits", got=[spec.dtype for spec in operands], expected="what quantize makes")
         expect(attrs["dtype"] in DTYPES, "no such dtype", got=attrs["dtype"], expected=", ".join(DTYPES))
         dtype = DType(str(attrs["dtype"]))

@@ -10,6 +10,7 @@ need no gradient of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from strategy.graph.graph import Attrs
@@ -27,7 +28,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.linear import DTYPES
 from strategy.graph.ops.traits import Operands, PrecisionClass, Product, RecomputeClass
-from strategy.sbp.tensor import DType, Shape, TensorSpec
+from strategy.sbp.tensor import LARGEST_CODE, DType, Shape, TensorSpec
 
 _LAST = {Operands.NN: ("k", "kn", "n"), Operands.NT: ("n", "kn", "k"), Operands.TN: ("k", "n", "kn")}
 """Letters of both operands and of the result, but for the leading dims of samples."""
@@ -49,7 +50,7 @@ def infer_product(operands: Operands) -> Infer:
         first, second = inputs[:2]
         *letters, result = letters_of(operands, len(first.shape))
         pairs = [
-            pair for dims, spec in zip(letters, inputs, strict=False) for pair in zip(dims, spec.shape, strict=False)
+            pair for dims, spec in zip(letters, inputs, strict=False) for pair in zip(dims, spec.elements, strict=False)
         ]
         sizes = dict(pairs)
         fits = len(first.shape) >= 2 and [len(dims) for dims in letters] == [
@@ -58,8 +59,8 @@ def infer_product(operands: Operands) -> Infer:
         fits = fits and all(sizes[letter] == size for letter, size in pairs)
         expected = ", ".join(f"[{', '.join(dims)}]" for dims in letters)
         expect(fits, "products of codes do not compose", got=shapes(inputs), expected=expected)
-        coded = first.dtype.is_code and second.dtype.is_code
-        expect(coded, "no codes of 8 bits", got=(first.dtype, second.dtype), expected="what quantize makes")
+        coded = first.dtype in LARGEST_CODE and second.dtype in LARGEST_CODE
+        expect(coded, "no codes", got=(first.dtype, second.dtype), expected="what quantize makes")
         expect(attrs["dtype"] in DTYPES, "no such dtype", got=attrs["dtype"], expected=", ".join(DTYPES))
         return (TensorSpec(tuple(sizes[letter] for letter in result), DType(str(attrs["dtype"]))),)
 
@@ -91,7 +92,7 @@ def flop_of_product(operands: Operands) -> Callable[[Specs, Specs, Attrs], int]:
 
     def flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
         columns = inputs[1] if operands is Operands.TN else outputs[0]
-        return 2 * inputs[0].size * columns.shape[-1]
+        return 2 * math.prod(inputs[0].elements) * columns.elements[-1]
 
     return flop
 

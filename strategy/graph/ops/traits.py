@@ -41,11 +41,13 @@ class Product:
         gemm: the routine.
         operands: which one is transposed; NN where attributes say it.
         batch_dims: whether all dims of the output but the last two count products at once; else they are rows.
+        blocks: whether operands are codes with a scale per block.
     """
 
     gemm: Gemm = Gemm.SINGLE
     operands: Operands = Operands.NN
     batch_dims: bool = False
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from strategy.bounds.point import BYTES, MESSAGES, SIZE, FloatArray
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
 from strategy.layout.step_times import TICKS, Overlap
+from strategy.search.template.likely_memory import IntArray, likely_rows
 
 UNITS = np.concatenate([np.full(BYTES.start, 1e6), np.full(SIZE - BYTES.start, 2.0**20)])
 """Milliseconds and MiB: what the program counts in."""
@@ -165,7 +166,8 @@ class OuterApproximation:
     cuts: list[tuple[FloatArray, float]] = field(default_factory=list)
     known: list[tuple[Known, float]] = field(default_factory=list)
     """Of every cut, why it holds, and what it was divided by."""
-    programs: dict[tuple[PlanConfig, float], _Program] = field(default_factory=dict)
+    programs: dict[tuple[PlanConfig, float | None], _Program] = field(default_factory=dict)
+    """Of bounds; and of what is likely, with so many bytes beside."""
 
     @staticmethod
     def of(
@@ -194,19 +196,31 @@ class OuterApproximation:
         self.cuts.append((numbers / size, inequality.least / size))
         self.known.append((why, size))
 
-    def bound(self, config: PlanConfig, more_bytes: float = 0.0, *, exact: bool = True) -> Bound:
-        """What a configuration takes at least, whatever fits; a guess, where more is held than the rows count.
+    def bound(self, config: PlanConfig, *, exact: bool = True) -> Bound:
+        """What a configuration takes at least, whatever fits.
 
         Args:
             config: of those that the cuts are for.
-            more_bytes: that are held beside those that the rows count.
             exact: whether all paths count, or those that are found at once.
         """
+        return self._least(config, memory_rows(config, self.layers), None, exact=exact)
+
+    def likely(self, config: PlanConfig, more_bytes: float) -> Bound:
+        """A guess at what a configuration takes at least, whatever is likely to fit.
+
+        Args:
+            config: of those that the cuts are for.
+            more_bytes: that are held beside those that `likely_rows` count.
+        """
+        return self._least(config, likely_rows(config, self.layers), more_bytes, exact=False)
+
+    def _least(self, config: PlanConfig, rows: IntArray, more_bytes: float | None, *, exact: bool) -> Bound:
+        """The least step in what the rows leave; a program is kept for every number of bytes beside these."""
         program = self.programs.get((config, more_bytes))
         if program is None:
-            rows, limits = self._memory(config)
-            limits = np.maximum(limits - more_bytes / UNITS[-1], 0.0)
-            program = self.programs[config, more_bytes] = _Program.of(self.least, rows, limits)
+            limits = np.full(len(rows), self._limit - (more_bytes or 0.0) / UNITS[-1])
+            limits = np.maximum(limits, 0.0)
+            program = self.programs[config, more_bytes] = _Program.of(self.least, rows.astype(np.float64), limits)
             program.add_path(*self._longest(config, self.least, exact=False))
         program.add_cuts(self.cuts)
         return self._within_paths(program, config, exact=exact)
@@ -272,8 +286,8 @@ class OuterApproximation:
 
     def held_bytes(self, config: PlanConfig, point: FloatArray) -> float:
         """What the rows count at a point, of the stage that holds most."""
-        rows, _ = self._memory(config)
-        return float((rows @ (point / UNITS)).max() * UNITS[-1])
+        held: list[float] = (memory_rows(config, self.layers) @ point).tolist()
+        return max(held)
 
     def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> tuple[Path, FloatArray]:
         """The longest path of a point in `UNITS`, or the longest straight one; how often it passes everything."""
@@ -284,4 +298,9 @@ class OuterApproximation:
     def _memory(self, config: PlanConfig) -> tuple[FloatArray, FloatArray]:
         """Rows of what the first and the last stage hold, without and with sums of gradients; their limits."""
         rows = memory_rows(config, self.layers).astype(np.float64)
-        return rows, np.full(len(rows), self.limit_bytes / UNITS[-1] * (1 + CLOSE))
+        return rows, np.full(len(rows), self._limit)
+
+    @property
+    def _limit(self) -> float:
+        """Of a device, in `UNITS`."""
+        return self.limit_bytes / float(UNITS[-1]) * (1 + CLOSE)

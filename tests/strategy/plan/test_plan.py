@@ -128,7 +128,8 @@ def free_to_say(place: tuple[str | int, ...]) -> bool:
     spare = {("cluster", "nodes"), ("cluster", "devices_per_node"), ("memory_limit_bytes",)}
     graph = {"global_batch", "num_micro_batches", "dtype", "optimizer", "frozen", "precision", "skip_nonfinite"}
     settings = {("training", field.name) for field in fields(Training) if field.name not in graph}
-    spare |= {("cluster", "device", name) for name in ("bf16_speedup", "fp16_speedup", "fp8_speedup", "slowdown")}
+    speeds = ("bf16_speedup", "fp16_speedup", "fp8_speedup", "mx_scales", "nvfp4_speedup", "slowdown")
+    spare |= {("cluster", "device", name) for name in speeds}
     simulated = {("step_time_s",), ("simulated_lower_bound_s",)}
     unused = place[:2] in (("cluster", "inter"), ("cluster", "host"), ("config", "zero_min_size"))
     return place in names | spare | settings | simulated or unused

@@ -77,6 +77,10 @@ COSTS: Mapping[str, CostClass] = {
     "scaled_matmul_tn": Product(operands=Operands.TN),
     "scaled_grouped_matmul": Product(Gemm.GROUPED),
     "scaled_grouped_matmul_tn": Product(Gemm.GROUPED, Operands.TN, batch_dims=True),
+    "block_scaled_matmul": Product(blocks=True),
+    "block_scaled_matmul_nt": Product(operands=Operands.NT, blocks=True),
+    "block_scaled_matmul_tn": Product(operands=Operands.TN, blocks=True),
+    "block_scaled_grouped_matmul": Product(Gemm.GROUPED, blocks=True),
     "attention": Attention(),
     "attention_grad": Attention(gradient=True),
     "attention_block": Attention(block=True),
@@ -97,7 +101,8 @@ PRECISIONS: Mapping[PrecisionClass, str] = {
     ),
     PrecisionClass.CONVERTS: (
         "cast amax quantize scaled_matmul scaled_matmul_nt scaled_matmul_tn scaled_grouped_matmul "
-        "scaled_grouped_matmul_tn"
+        "scaled_grouped_matmul_tn quantize_blocks block_scaled_matmul block_scaled_matmul_nt block_scaled_matmul_tn "
+        "block_scaled_grouped_matmul"
     ),
 }
 RECOMPUTED: Mapping[RecomputeClass, str] = {
@@ -106,7 +111,8 @@ RECOMPUTED: Mapping[RecomputeClass, str] = {
     RecomputeClass.SOFTMAX: "softmax",
     RecomputeClass.PRODUCT: (
         "matmul matmul_nt matmul_tn grouped_matmul scaled_matmul scaled_matmul_nt scaled_matmul_tn "
-        "scaled_grouped_matmul"
+        "scaled_grouped_matmul block_scaled_matmul block_scaled_matmul_nt block_scaled_matmul_tn "
+        "block_scaled_grouped_matmul"
     ),
 }
 OTHERS: Mapping[str, Mapping[str, object]] = {
@@ -115,12 +121,20 @@ OTHERS: Mapping[str, Mapping[str, object]] = {
     "trains": dict.fromkeys(("sgd", "adam", "adamw", "adagrad", "lamb_apply", "descend"), True),
     "clips": {"clip_scale": True},
     "rearranges": {"copy": True},
-    "piecewise": {"repeat": True, "slice": True, "quantize": True},
-    "expert_weights": {"grouped_matmul": 1, "scaled_grouped_matmul": 1, "batch_matmul": 1, "add_by_expert": 1},
+    "piecewise": {"repeat": True, "slice": True, "quantize": True, "quantize_blocks": True},
+    "in_blocks": {"quantize_blocks": True},
+    "expert_weights": dict.fromkeys(
+        ("grouped_matmul", "scaled_grouped_matmul", "block_scaled_grouped_matmul", "batch_matmul", "add_by_expert"), 1
+    ),
     "coded": {
         kind: f"scaled_{kind}" for kind in ("matmul", "matmul_nt", "matmul_tn", "grouped_matmul", "grouped_matmul_tn")
     },
+    "block_coded": {kind: f"block_scaled_{kind}" for kind in ("matmul", "matmul_nt", "matmul_tn", "grouped_matmul")},
 }
+
+
+USUAL = {"expert_weights": None, "coded": "", "block_coded": ""}
+"""What most kinds say, where that is not False."""
 
 
 def classes(table: Mapping[Any, str]) -> dict[str, Any]:
@@ -133,7 +147,7 @@ def classes(table: Mapping[Any, str]) -> dict[str, Any]:
         ("cost", MEMORY_BOUND, COSTS),
         ("precision", PrecisionClass.FOLLOWS, classes(PRECISIONS)),
         ("recompute", RecomputeClass.BETWEEN, classes(RECOMPUTED)),
-        *((trait, {"expert_weights": None, "coded": ""}.get(trait, False), kinds) for trait, kinds in OTHERS.items()),
+        *((trait, USUAL.get(trait, False), kinds) for trait, kinds in OTHERS.items()),
     ],
 )
 def test_kinds_have_their_traits(trait: str, usual: object, expected: Mapping[str, object]) -> None:
