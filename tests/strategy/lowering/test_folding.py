@@ -37,7 +37,7 @@ UNEVEN = GptConfig(layers=2, width=10, heads=2, sequence=5, vocabulary=17)
 def plan_of(
     dp: int, tp: int, pp: int, *, model: GptConfig = EVEN, backend: str = "cupy", per_node: int | None = None
 ) -> Plan:
-    training = Training(global_batch=5 * dp, num_micro_batches=5)
+    training = Training(global_batch=8 * dp, num_micro_batches=8)
     asked = request(dp * tp * pp, training, model=model, backend=backend, per_node=per_node)
     return deduced_plan(asked, config_of(training, dp=dp, tp=tp, pp=pp), ("data", "tensor"))
 
@@ -95,7 +95,7 @@ def test_axes_in_other_orders_fold(
     degrees: tuple[int, int, int], per_node: int, order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dp, tp, pp = degrees
-    training = Training(global_batch=5 * dp, num_micro_batches=5)
+    training = Training(global_batch=8 * dp, num_micro_batches=8)
     asked = request(dp * tp * pp, training, model=EVEN, backend="cupy", per_node=per_node)
     config = config_of(training, dp=dp, tp=tp, pp=pp)
     plan = deduced_plan(asked, replace(config, strides=strides_of(config, order)), ("data", "tensor"))
