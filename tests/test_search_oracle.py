@@ -9,6 +9,7 @@ from tests.support.random_requests import random_case
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_search_agrees_with_every_plan_listed() -> None:
     several = (6, 9000), (8, 9200), (1, 151), (1, 184), (1, 57), (1, 247), (1, 309), (1, 38), (1, 63)
     outcomes = [oracle.run(count, seed=seed, best=5) for count, seed in several]

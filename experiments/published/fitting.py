@@ -28,7 +28,6 @@ from strategy.closed_form.fit import Fit, fit
 from strategy.closed_form.job import Jobs
 from strategy.closed_form.price import Pricing
 from strategy.closed_form.products import Floats
-from strategy.closed_form.work import measure
 from strategy.hardware.devices import DEVICES, GIB, DeviceSheet
 
 Mask = npt.NDArray[np.bool_]
@@ -168,7 +167,7 @@ def fit_memory(runs: Runs, mask: Mask) -> Fit:
     rows = [runs.rows[run] for run in reporting]
     families = [runs.families[run] for run in reporting]
     mixture, jobs = Mixture.of(rows), jobs_of(rows)
-    work = measure(jobs)
+    work = runs.pricing.work.of(np.isin(runs.mixture.owner, reporting))
     reserved = np.array([row.candidates[0].job.framework in RESERVED for row in rows])
     allocated = np.array([runs.memory_of[run] == MEMORY[0] for run in reporting])
     sizes = Counter(families)

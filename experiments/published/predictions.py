@@ -12,6 +12,7 @@ from experiments.published.rows import Row, defaults
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.estimate import estimate
 from strategy.closed_form.products import Floats
+from strategy.closed_form.work import JobWork
 from strategy.hardware.devices import GIB
 
 COLUMNS = (
@@ -64,15 +65,15 @@ class Prediction:
         return by_column.get(column, self.memory_gib)
 
 
-def predict(rows: Sequence[Row], fitted: FittedConstants) -> list[Prediction]:
-    """Predict rows, in their order."""
+def predict(rows: Sequence[Row], fitted: FittedConstants, work: JobWork | None = None) -> list[Prediction]:
+    """Predict rows, in their order; `work` is that of all their candidates, where it has been measured already."""
     able = [row for row in rows if row.candidates]
     found: dict[str, Prediction] = {}
     if able:
         mixture = Mixture.of(able)
         jobs = [candidate.job for row in able for candidate in row.candidates]
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # told below, row by row
-            estimates = estimate(jobs, fitted)
+            estimates = estimate(jobs, fitted, work)
         reports = np.array([job.framework in RESERVED for job in jobs])
         held = np.where(reports, estimates.footprint.reserved, estimates.footprint.driver)
         columns = [mixture.mean(values) for values in (

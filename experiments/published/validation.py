@@ -233,7 +233,8 @@ def predictions(rows: Sequence[Row], runs: Runs, held: HeldOut, links: Fit, resi
         constants = held.memory[number]
         intervals = strata(residuals.without(np.array(held.fit_of) == number))
         fitted = FittedConstants(nominal(TIME) | dict(links.values) | dict(constants), intervals)
-        for row, prediction in zip(mine, predict(mine, fitted), strict=True):
+        work = runs.pricing.work.of(np.array(held.fit_of)[runs.mixture.owner] == number)
+        for row, prediction in zip(mine, predict(mine, fitted, work), strict=True):
             value = float(seconds[row.cells["row_id"]])
             scale = value / prediction.seconds
             found[row.cells["row_id"]] = replace(

@@ -14,6 +14,7 @@ from strategy.closed_form.job import Job, Jobs
 from strategy.closed_form.memory import Footprint, fitting, footprint, overflows
 from strategy.closed_form.price import Pricing
 from strategy.closed_form.products import Floats
+from strategy.closed_form.work import JobWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,14 @@ class Estimates:
     extrapolated: tuple[tuple[str, ...], ...]
 
 
-def estimate(jobs: Sequence[Job], fitted: FittedConstants) -> Estimates:
-    """Predict jobs.
+def estimate(jobs: Sequence[Job], fitted: FittedConstants, work: JobWork | None = None) -> Estimates:
+    """Predict jobs; `work` is theirs, where it has been measured already.
 
     Raises:
         InputError: a job names a framework or a fabric that has no constants.
     """
     columns = Jobs.of(jobs)
-    pricing = Pricing(columns, fitted.constants)
+    pricing = Pricing(columns, fitted.constants, work)
     seconds = pricing.seconds(fitted.constants)
     held = fitting(columns, footprint(columns, pricing.work, fitted.constants))
     half = np.exp([half_width(job, fitted.strata) for job in jobs])

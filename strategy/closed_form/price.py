@@ -22,7 +22,7 @@ from strategy.closed_form.kernels import KernelRates, Lookup
 from strategy.closed_form.memory import footprint, lacking
 from strategy.closed_form.pipeline import StageSeconds, step_seconds
 from strategy.closed_form.products import Floats
-from strategy.closed_form.work import measure
+from strategy.closed_form.work import JobWork, measure
 from strategy.hardware.devices import DeviceSheet, Generation, Maker
 
 _GRACE = "grace"
@@ -123,11 +123,14 @@ class Causes:
 
 
 class Pricing:
-    """Jobs, their work and exchanges, ready to be priced again and again as a fit moves its constants."""
+    """Jobs, their work and exchanges, ready to be priced again and again as a fit moves its constants.
 
-    def __init__(self, jobs: Jobs, links: Constants) -> None:
+    `work` is that of the jobs, where it has been measured already.
+    """
+
+    def __init__(self, jobs: Jobs, links: Constants, work: JobWork | None = None) -> None:
         self.jobs = jobs
-        self.work = measure(jobs)
+        self.work = measure(jobs) if work is None else work
         self.exchange = exchanges(jobs, self.work, links)
         self._kernels = KernelRates(jobs)
         self._sharded = jobs.zero >= 3

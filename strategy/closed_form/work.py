@@ -6,7 +6,8 @@ FLOPs of products by shape, bytes that memory-bound kernels move, kernels that a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +75,18 @@ class JobWork:
     routed_kernels: Floats
     edge_kernels: Floats
     gathered: Floats
+
+    def of(self, some: npt.NDArray[np.bool_]) -> JobWork:
+        """The work of some of the jobs; the mask is (jobs,)."""
+        found: JobWork = _masked(self, some)
+        return found
+
+
+def _masked(part: Any, some: npt.NDArray[np.bool_]) -> Any:
+    """All arrays of a value, and of the values in it, where a mask holds."""
+    if isinstance(part, np.ndarray):
+        return part[some]
+    return replace(part, **{field.name: _masked(getattr(part, field.name), some) for field in fields(part)})
 
 
 _EDGE_KERNELS = 40

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from strategy.base.errors import InputError
 from strategy.cost.cost import op_features
+from strategy.cost.measurement import Features
 from strategy.graph.graph import Phase
 from strategy.graph.signature import op_signatures
 from strategy.layout.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
@@ -314,16 +315,20 @@ def _may_travel(model: Model, training: Training, recompute: Recompute) -> bool:
 
 def _updates_no_faster(request: Request) -> bool:
     """Whether no update runs faster on the host than on its device, so that there is nothing to gain but memory."""
-    training = replace(request.training, num_micro_batches=1)
-    graph = training_graph(shortened(request.model) or request.model, training)
-    for op in graph.ops:
-        if op.updates and op.phase is Phase.UPDATE:
-            here = op_features(graph, op, op_signatures(graph, op, (1,))[0], (1,))
-            sheets = [request.cost.least_of(replace(here, space=space)) for space in (Space.DEVICE, Space.HOST)]
-            device, host = ((one.fixed_s, one.s_per_flop, one.s_per_byte) for one in sheets)
-            if any(there < near for near, there in zip(device, host, strict=True)):
-                return False
+    for here in _updates(request.model, replace(request.training, num_micro_batches=1)):
+        sheets = [request.cost.least_of(replace(here, space=space)) for space in (Space.DEVICE, Space.HOST)]
+        device, host = ((one.fixed_s, one.s_per_flop, one.s_per_byte) for one in sheets)
+        if any(there < near for near, there in zip(device, host, strict=True)):
+            return False
     return True
+
+
+@lru_cache(maxsize=32)
+def _updates(model: Model, training: Training) -> tuple[Features, ...]:
+    """The updates of a step on one device, each once of those that are alike."""
+    graph = training_graph(shortened(model) or model, training)
+    ops = [op for op in graph.ops if op.updates and op.phase is Phase.UPDATE]
+    return tuple(dict.fromkeys(op_features(graph, op, op_signatures(graph, op, (1,))[0], (1,)) for op in ops))
 
 
 def saves_most(request: Request, config: PlanConfig) -> bool:

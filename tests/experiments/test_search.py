@@ -315,7 +315,7 @@ def test_pins_that_cannot_be_satisfied(
 
 def test_too_little_memory_is_proved_with_the_smallest_limit(command: Command, tmp_path: Path) -> None:
     cluster = write(tmp_path / "small.toml", CLUSTER.replace("1 GiB", "4 MiB"))
-    pin = write(tmp_path / "pins.toml", PINS)
+    pin = write(tmp_path / "pins.toml", PINS + 'recompute = "none"\noffload = "none"\n')
     argv = ("search", *SMALL, "--pin", pin, "--out", tmp_path / "plan.json", "--json")
     said = command(*argv, "--cluster", cluster)
     assert said.code == 3

@@ -33,12 +33,15 @@ def main() -> None:
         first = pieces_of(trainer)
         reports += [trainer.run() for _ in range(steps - 1)]
         said = ran(trainer, [report.loss for report in reports if report is not None], first)
+        transport.barrier()  # gives way, as a gather does not
         ranks = comm.gather(said, root=position % comm.size)
-        transport.barrier()
         transport.close()
         if ranks is not None:
             mine.append((file.stem, plan, program, ranks))
     found = [(stem, list(compare(plan, program, ranks, steps=steps))) for stem, plan, program, ranks in mine]
+    everybody = MpiTransport(comm, {})
+    everybody.barrier()
+    everybody.close()
     for stem, problems in (pair for pairs in comm.gather(found) or () for pair in pairs):
         print(stem)
         for problem in problems:

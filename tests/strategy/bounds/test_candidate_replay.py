@@ -44,7 +44,7 @@ from tests.support.small_plans import simulated
 
 GPT = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
 MLP = MlpConfig(layers=3, features=8, width=16, classes=4)
-FORGERIES, QUOTA = 64, 6
+FORGERIES, QUOTA = 42, 6
 
 
 @dataclass(frozen=True)

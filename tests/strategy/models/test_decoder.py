@@ -77,12 +77,6 @@ def test_it_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_it_trains_under_a_random_layout_as_on_one_device(name: str) -> None:
-    asked = request(2, TRAINING, model=family(name))
-    assert list(check(random_plan(asked, config_of(TRAINING, tp=2), random.Random(name)), steps=STEPS)) == []
-
-
-@pytest.mark.parametrize("name", FAMILIES)
 def test_it_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
     model = family(name)
     assert isinstance(model, DecoderConfig)
@@ -102,7 +96,7 @@ def test_windows_sinks_and_bounds_hold_where_positions_are_shared_out(name: str,
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_all_of_them_train_under_mpiexec_as_on_one_device() -> None:
+def test_all_of_them_train_under_mpiexec_and_random_layouts_as_on_one_device() -> None:
     plans = {
         number: random_plan(request(2, TRAINING, model=family(name)), config_of(TRAINING, tp=2), random.Random(name))
         for number, name in enumerate(FAMILIES)

@@ -51,12 +51,12 @@ def test_every_answer_to_random_problems_is_proved(tmp_path: Path) -> None:
 
 def test_a_search_that_is_cut_short_proves_its_bound(tmp_path: Path) -> None:
     """Under a tight limit, for more and more work: cases that were left open count with what they have."""
-    problem = ladder(rungs=30, seed=2)
+    problem = ladder(rungs=20, seed=2)
     least = smallest_limit(problem)
     assert least is not None
     tight = replace(problem, limit=int(1.1 * least))
     bounds = []
-    for work_limit in (1, 10, 100, 1000):
+    for work_limit in (1, 10, 100):
         answer = solve(tight, budget=Budget.of(work_limit=work_limit))
         verdict = _checked(tight, answer, tmp_path / "proof")
         assert verdict.lower_bound == answer.lower_bound
