@@ -15,12 +15,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from executor.checkpoint import Checkpoint, Reader, TensorPart
+from executor.data.feed import BatchesAhead
 from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
+from executor.runtime.acts import Load
 from executor.runtime.finiteness import NonFinite, is_finite
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.issuing import AHEAD
 from executor.runtime.kernels.base import Kernels
+from executor.runtime.summation_tree import check_bitwise
 from executor.runtime.transport.base import Transport
 from executor.runtime.worker import Hooks, Worker
 from strategy.base.errors import EnvironmentLacks, InputError, PlanError, present
@@ -31,6 +34,7 @@ from strategy.lowering.lower import lower
 from strategy.models import Tokens
 from strategy.passes.training import REPORT
 from strategy.plan.plan import Plan
+from strategy.program.feed import BLOCKS
 from strategy.program.program import Program
 from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import Box, is_empty
@@ -78,10 +82,15 @@ class Trainer:
         stall_s: seconds after which that is a failure.
         record: whether to keep a record per act.
         ahead: acts that the host may be ahead of a device with streams.
+        batches_ahead: micro-batches that are read and decoded beside the steps; with none, batches are made as they
+            are loaded.
+        bitwise: learn the same, to the last bit, as any other plan of equal micro-batches (`summation_tree`).
 
     Raises:
         InputError: the checkpoint is of another model, seed or text.
-        EnvironmentLacks: the plan multiplies codes of 8 or 4 bits, which these kernels do not.
+        EnvironmentLacks: the plan multiplies codes of 8 or 4 bits, or is to add up in one tree, which these kernels do
+            not.
+        PlanError, GraphError: the plan's sums over micro-batches are not in one tree.
     """
 
     def __init__(
@@ -99,14 +108,17 @@ class Trainer:
         stall_s: float = 60.0,
         record: bool = False,
         ahead: int = AHEAD,
+        batches_ahead: int = BLOCKS,
+        bitwise: bool = False,
     ) -> None:
         self.plan = plan
         self.program = program_of(plan) if program is None else program
         self.corpus = corpus
         self.step = 0
         self.rank = transport.rank
+        self.bitwise = bitwise
         if checkpoint is not None:
-            _check_meta(checkpoint, checkpoint_meta(plan, corpus))
+            _check_meta(checkpoint, checkpoint_meta(plan, corpus, bitwise=bitwise))
             self.step = checkpoint.step
         graph, count = plan.graph, plan.training.num_micro_batches
         if plan.training.precision.scaling is not None and not kernels.host:
@@ -114,7 +126,18 @@ class Trainer:
                 f"the GPU backend has no kernels for codes of 8 or 4 bits (precision {plan.training.precision}); "
                 "train with --backend numpy, or search with --training precision=bf16"
             )
+        if bitwise:
+            if not kernels.host:
+                raise EnvironmentLacks("the GPU backend adds up in orders of its own; train with --backend numpy")
+            check_bitwise(self.program, plan.graph, plan.layout)
         shapes = {value.name: value.spec.shape for value in graph.with_role(Role.INPUT)}
+        seed = plan.training.seed
+        made = BatchLoader(plan.model.batch, shapes, corpus, seed=seed, num_micro_batches=count, by_rank=bitwise)
+        load: Load = made
+        if batches_ahead:
+            load = BatchesAhead(
+                self.program, self.rank, made, blocks=batches_ahead, first_step=self.step, wake=transport.wake
+            )
         self.reports = self._holds(REPORT)
         self._report: NDArray[Any] | None = None
         self.worker = Worker(
@@ -124,13 +147,14 @@ class Trainer:
             transport,
             kernels,
             REGISTRY,
-            BatchLoader(plan.model.batch, shapes, corpus, seed=plan.training.seed, num_micro_batches=count),
+            load,
             reports=(REPORT,) if self.reports else (),
             hooks=Hooks(on_act=on_act, on_step=self._on_step, on_wait=on_wait),
             first_step=self.step,
             stall_s=stall_s,
             record=record,
             hold_updates=not plan.training.skips,
+            bitwise=bitwise,
             ahead=ahead,
         )
         reader = None if checkpoint is None else Reader(checkpoint)
@@ -210,7 +234,7 @@ class Trainer:
         ]
 
 
-def checkpoint_meta(plan: Plan, corpus: Corpus) -> dict[str, str | int | float]:
+def checkpoint_meta(plan: Plan, corpus: Corpus, *, bitwise: bool = False) -> dict[str, str | int | float]:
     """What a checkpoint must share with a run that goes on from it (the plan may differ)."""
     training = plan.training
     how = asdict(training)
@@ -222,6 +246,7 @@ def checkpoint_meta(plan: Plan, corpus: Corpus) -> dict[str, str | int | float]:
         "global_batch": training.global_batch,
         "seed": training.seed,
         "data": corpus.digest if reads_text(plan) else "synthetic",
+        "sums": "in one tree" if bitwise else "as planned",
     }
 
 
@@ -232,7 +257,7 @@ def reads_text(plan: Plan) -> bool:
 
 def _check_meta(checkpoint: Checkpoint, expected: Mapping[str, str | int | float]) -> None:
     for key, value in expected.items():
-        found = checkpoint.meta.get(key)
+        found = checkpoint.meta.get(key, "as planned" if key == "sums" else None)
         if found != value:
             raise InputError(
                 "the checkpoint is of another run", where=f"{checkpoint.folder}: {key}", got=found, expected=str(value)

@@ -8,14 +8,14 @@ from executor.supervision.heartbeat import Heartbeat
 from executor.train import Trainer
 from experiments.console import say
 from experiments.ranks import barrier, broadcast, gather, highest
-from experiments.saving import Saves, try_to_save
+from experiments.saving import Saver
 from strategy.base.errors import InternalError, RunError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-def stop_at_non_finite(comm: MPI.Intracomm, trainer: Trainer, heartbeat: Heartbeat, saves: Saves | None) -> NoReturn:
+def stop_at_non_finite(comm: MPI.Intracomm, trainer: Trainer, heartbeat: Heartbeat, saver: Saver | None) -> NoReturn:
     """Run the last step once more to find its first act that is not finite; save the state before it; stop.
 
     Raises:
@@ -28,11 +28,12 @@ def stop_at_non_finite(comm: MPI.Intracomm, trainer: Trainer, heartbeat: Heartbe
     seen = [] if every is None else [(*one, rank) for rank, one in enumerate(every) if one is not None]
     first = broadcast(comm, min(seen, default=None))
     trainer.step -= 1
-    lacking = saves is not None and was_finite and step > 1 and (step - 1) % saves.every
-    if saves is not None and lacking:
-        saved = try_to_save(comm, saves, trainer, heartbeat, then="the training ends")
-        if saved and comm.rank == 0:
-            say(f"sbplan: the state before step {step} is saved in {saves.folder}")
+    if saver is not None:
+        saver.finish()
+        if was_finite and saver.saved_step < trainer.step:
+            saved = saver.save_now(then="the training ends")
+            if saved and comm.rank == 0:
+                say(f"sbplan: the state before step {step} is saved in {saver.saves.folder}")
     how = "the state was finite before it" if was_finite else "the state before it was not finite already"
     if first is None:
         message = f"the loss or a gradient of step {step} is not finite, but all is when it is run again; {how}"

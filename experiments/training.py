@@ -28,7 +28,7 @@ from executor.train import StepReport, Trainer, check_world, program_of, reads_t
 from experiments.console import emit, say
 from experiments.non_finite import stop_at_non_finite
 from experiments.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, read_clocks, world
-from experiments.saving import Saves, locked, refuse_if_held, save_at_last, try_to_save
+from experiments.saving import Saver, Saves, Stage, locked, refuse_if_held
 from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.base.interruption import Interruption, put_off
@@ -105,10 +105,12 @@ def train(args: argparse.Namespace) -> int:
             on_wait=heartbeat.wait,
             stall_s=ALONE_S,
             record=True,
+            bitwise=args.bitwise,
         )
+        saver = None if saves is None else Saver(comm, saves, trainer, heartbeat, steps=args.steps)
         clocks = read_clocks(comm)
         try:
-            reports = _loop(args, comm, trainer, heartbeat, saves)
+            reports = _loop(args, comm, trainer, heartbeat, saver)
         except (KeyboardInterrupt, SystemExit):
             if run is not None:
                 RunStore(folder.parent).finish(run, RunStatus.INTERRUPTED, {"steps": trainer.step})
@@ -127,6 +129,7 @@ def _same_on_all(args: argparse.Namespace, plan: Plan) -> dict[str, object]:
         "config": ", ".join(f"{name} {getattr(plan.config, name)}" for name in ("dp", "ep", "cp", "tp", "pp")),
         "dtype": plan.training.dtype,
         "backend": args.backend,
+        "bitwise": args.bitwise,
         "steps": args.steps,
         "checkpoint": args.checkpoint,
         "checkpoint_every": args.checkpoint_every,
@@ -185,7 +188,7 @@ def _find_checkpoint(folder: Path | None, *, resume: bool) -> Checkpoint | None:
 
 
 def _loop(
-    args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, heartbeat: Heartbeat, saves: Saves | None
+    args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, heartbeat: Heartbeat, saver: Saver | None
 ) -> list[StepReport]:
     """Step by step until the last, saving on the way; the reports, on ranks that have them.
 
@@ -193,7 +196,7 @@ def _loop(
     """
     reports = []
     first = trainer.step
-    with nullcontext(Interruption()) if saves is None else put_off() as interruption:
+    with nullcontext(Interruption()) if saver is None else put_off() as interruption:
         while trainer.step < args.steps:
             report = trainer.run()
             if trainer.step - first == RECORDED_STEPS:
@@ -202,27 +205,28 @@ def _loop(
                 reports.append(report)
                 if comm.rank == 0:
                     _tell(report, json=args.json)
-            broken, signum = highest(comm, (int(trainer.is_broken(report)), interruption.signum))
+            own = Stage() if saver is None else saver.stage()
+            found = (int(trainer.is_broken(report)), interruption.signum, int(own.busy), int(own.failed))
+            broken, signum, busy, failed = highest(comm, found)
+            if saver is not None:
+                saver.go_on(Stage(bool(busy), bool(failed)))
             if broken:
-                stop_at_non_finite(comm, trainer, heartbeat, saves)
-            if saves is not None:
-                _save_if_due(args.steps, comm, saves, trainer, heartbeat, interrupted=bool(signum))
+                stop_at_non_finite(comm, trainer, heartbeat, saver)
+            if saver is not None:
+                _save_if_due(args.steps, comm, saver, trainer, interrupted=bool(signum))
             if signum:
                 raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
     return reports
 
 
-def _save_if_due(
-    steps: int, comm: MPI.Intracomm, saves: Saves, trainer: Trainer, heartbeat: Heartbeat, *, interrupted: bool
-) -> None:
+def _save_if_due(steps: int, comm: MPI.Intracomm, saver: Saver, trainer: Trainer, *, interrupted: bool) -> None:
     if interrupted:
-        if try_to_save(comm, saves, trainer, heartbeat, then="there is no time for another try") and comm.rank == 0:
-            say(f"sbplan: stopped after step {trainer.step}, which is saved in {saves.folder}")
+        if saver.save_now(then="there is no time for another try") and comm.rank == 0:
+            say(f"sbplan: stopped after step {trainer.step}, which is saved in {saver.saves.folder}")
     elif trainer.step == steps:
-        save_at_last(comm, saves, trainer, heartbeat)
-    elif trainer.step % saves.every == 0:
-        then = f"the training goes on, and saves next at step {min(trainer.step + saves.every, steps)}"
-        try_to_save(comm, saves, trainer, heartbeat, then=then)
+        saver.save_at_last()
+    elif trainer.step % saver.saves.every == 0:
+        saver.begin()
 
 
 def _tell(report: StepReport, *, json: bool) -> None:

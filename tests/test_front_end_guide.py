@@ -43,7 +43,7 @@ def python(folder: Path, *arguments: str, ranks: int | None = None) -> str:
 @pytest.mark.mpi
 def test_the_page_runs_on_four_ranks(tmp_path: Path) -> None:
     found = blocks(PAGE, "python")
-    assert len(found) == 11
+    assert len(found) == 12
     (tmp_path / "page.py").write_text("\n".join([*found, 'print("done", flush=True)\n']))
     assert "done" in python(tmp_path, "-m", "mpi4py", "page.py", ranks=4)
 

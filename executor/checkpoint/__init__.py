@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from executor.checkpoint.manifest import Checkpoint, TensorPart
 from executor.checkpoint.reading import Reader, latest, load, open_checkpoint
-from executor.checkpoint.writing import AllOk, UnsavedError, make_durable_folder, save
+from executor.checkpoint.writing import AllOk, Save, UnsavedError, make_durable_folder, save
 
 __all__ = [
     "AllOk",
     "Checkpoint",
     "Reader",
+    "Save",
     "TensorPart",
     "UnsavedError",
     "latest",

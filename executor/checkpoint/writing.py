@@ -1,13 +1,19 @@
-"""Writing a checkpoint: every rank its pieces, then one rank the manifest; a name is given to the finished whole."""
+"""Writing a checkpoint: every rank its pieces, then one rank the manifest; a name is given to the finished whole.
+
+A save has stages, which no rank begins before all have ended the one before. What a rank does in a stage touches files
+and its own copies of tensors alone, so a thread can do it while the rank trains on (`Save`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import final
 
 import msgspec
 import numpy as np
@@ -78,27 +84,79 @@ def save(
         UnsavedError: a rank could not write (on all ranks). Earlier checkpoints are as they were.
         InputError: the pieces do not tile the tensors.
     """
-    staging = folder / f"step-{step:08d}.tmp"
-    final = _free_name(folder, step)
-    stages: tuple[Callable[[], None], ...] = (
-        (lambda: _start_staging(staging)) if rank == 0 else _nothing,
-        lambda: _write_part(staging, rank, pieces),
-        (lambda: _finish_staging(staging, final, step, ranks, meta)) if rank == 0 else _nothing,
-        (lambda: _prune(folder, keep)) if rank == 0 and keep is not None else _nothing,
-    )
-    for stage in stages:
-        failure = _failure_of(stage)
-        if not all_ok(failure is None):
-            if rank == 0:
-                shutil.rmtree(staging, ignore_errors=True)
-            if isinstance(failure, InputError):
-                raise failure
-            reason = (
-                f"{failure.strerror or failure}" if isinstance(failure, OSError) else str(failure or "another rank")
-            )
-            message = f"checkpoint of step {step} was not saved in {folder}: {reason}; earlier ones are untouched"
-            raise UnsavedError(message, own=failure is not None)
-    return final
+    one = Save(folder, step, pieces, meta, rank=rank, ranks=ranks, keep=keep)
+    while not one.is_over:
+        one.run()
+        one.agree(all_ok(one.is_well))
+    return one.final
+
+
+@final
+class Save:
+    """One rank's part of a save, whose stages are done by whoever calls `run`, in any thread.
+
+    `agree` is told, on all ranks, whether all of them are well when all are through with a stage. The pieces are not
+    to be changed until it is over. For the arguments see `save`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        step: int,
+        pieces: Sequence[TensorPart],
+        meta: Mapping[str, str | int | float],
+        *,
+        rank: int,
+        ranks: int,
+        keep: int | None,
+    ) -> None:
+        self.step = step
+        self.final = final = _free_name(folder, step)
+        self._folder, self._leads = folder, rank == 0
+        self._staging = staging = folder / f"step-{step:08d}.tmp"
+        self._failure: Exception | None = None
+        stages = (
+            (lambda: _start_staging(staging)) if self._leads else _nothing,
+            lambda: _write_part(staging, rank, pieces),
+            (lambda: _finish_staging(staging, final, step, ranks, meta)) if self._leads else _nothing,
+            (lambda: _prune(folder, keep)) if self._leads and keep is not None else _nothing,
+        )
+        self._stages: deque[Callable[[], None]] = deque(stages)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all ranks are through with all stages."""
+        return not self._stages
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing went wrong in what this rank did so far."""
+        return self._failure is None
+
+    def run(self) -> None:
+        """This rank's part of the stage; what goes wrong is told when all ranks have heard of it."""
+        self._failure = _failure_of(self._stages[0])
+
+    def agree(self, ok: bool) -> None:
+        """All ranks are through with the stage, and `ok` says whether all of them well.
+
+        Raises:
+            UnsavedError, InputError: see `save`.
+        """
+        if ok:
+            self._stages.popleft()
+            return
+        self._stages.clear()
+        if self._leads:
+            shutil.rmtree(self._staging, ignore_errors=True)
+        failure = self._failure
+        if isinstance(failure, InputError):
+            raise failure
+        reason = f"{failure.strerror or failure}" if isinstance(failure, OSError) else str(failure or "another rank")
+        message = (
+            f"checkpoint of step {self.step} was not saved in {self._folder}: {reason}; earlier ones are untouched"
+        )
+        raise UnsavedError(message, own=failure is not None)
 
 
 def _nothing() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.data.text import VOCABULARY, Corpus, TextLoader, check_vocabulary
+from executor.data.batch_rows import BatchRows
+from executor.data.text import VOCABULARY, Corpus, RowsRead, TextLoader, check_vocabulary
 from strategy.models import Integers, RandomFeatures, Source, Tokens
 from strategy.program.program import LoadTask
 from strategy.sbp.tensor import Box, Shape
@@ -35,6 +36,7 @@ class BatchLoader:
         corpus: the text; its training part is read.
         seed: of the run.
         num_micro_batches: per step.
+        by_rank: see `BatchRows`.
 
     Raises:
         InputError: an input of tokens is not [rows, seq], or the text is too short for it or has other tokens.
@@ -48,6 +50,7 @@ class BatchLoader:
         *,
         seed: int,
         num_micro_batches: int,
+        by_rank: bool = False,
     ) -> None:
         tokens = {name: source for name, source in batch.items() if isinstance(source, Tokens)}
         check_vocabulary(corpus.train, min((source.below for source in tokens.values()), default=VOCABULARY))
@@ -57,25 +60,36 @@ class BatchLoader:
             {name: shapes[name] for name in tokens},
             num_micro_batches=num_micro_batches,
             shifts={name: source.shift for name, source in tokens.items() if source.shift},
+            by_rank=by_rank,
         )
         self._batch = batch
         self._shapes = shapes
         self._seed = seed
         self._num_micro_batches = num_micro_batches
+        self._batch_rows = BatchRows(num_micro_batches, by_rank)
+
+    def read(self, task: LoadTask, act_number: int) -> RowsRead:
+        """What comes from the text, of micro-batch `act_number`, counted since the start of the training."""
+        places = [place for place, name in enumerate(task.inputs) if self._is_text(name)]
+        return self._text.read(_part(task, places), act_number) if places else {}
+
+    def decode(self, task: LoadTask, act_number: int, raw: RowsRead, arrays: Sequence[NDArray[Any]]) -> None:
+        """Write the boxes of `task` of that micro-batch."""
+        step, micro_batch = divmod(act_number, self._num_micro_batches)
+        for place, (name, box, array) in enumerate(zip(task.inputs, task.boxes, arrays, strict=True)):
+            if self._is_text(name):
+                self._text.decode(_part(task, [place]), act_number, raw, [array])
+            else:
+                (begin, end), *rest = box
+                rows = self._batch_rows.of(begin, end, self._shapes[name][0], micro_batch)
+                array[...] = self._piece(name, step, (rows, *rest))
 
     def __call__(self, task: LoadTask, act_number: int, arrays: Sequence[NDArray[Any]]) -> None:
-        """Write the boxes of `task` of micro-batch `act_number`, counted since the start of the training."""
-        if all(isinstance(self._batch[name], Tokens) for name in task.inputs):
-            self._text(task, act_number, arrays)
-            return
-        step, micro_batch = divmod(act_number, self._num_micro_batches)
-        for name, box, array in zip(task.inputs, task.boxes, arrays, strict=True):
-            if isinstance(self._batch[name], Tokens):
-                self._text(LoadTask((name,), (box,)), act_number, [array])
-            else:
-                before = micro_batch * self._shapes[name][0]
-                (begin, end), *rest = box
-                array[...] = self._piece(name, step, ((before + begin, before + end), *rest))
+        """Read and decode at once."""
+        self.decode(task, act_number, self.read(task, act_number), arrays)
+
+    def _is_text(self, name: str) -> bool:
+        return isinstance(self._batch[name], Tokens)
 
     def _piece(self, name: str, step: int, box: Box) -> NDArray[Any]:
         """A box of the global batch of a step."""
@@ -90,6 +104,11 @@ class BatchLoader:
         place = (*((0, 1) for _ in box[:1]), *box[1:])
         common = [features(_key(self._seed, f"{name} of class {c}", 0), place, shape[1:])[0] for c in classes]
         return np.asarray(_LIKENESS * (noise + np.stack(common)))
+
+
+def _part(task: LoadTask, places: Sequence[int]) -> LoadTask:
+    """A task for some of its inputs."""
+    return LoadTask(tuple(task.inputs[place] for place in places), tuple(task.boxes[place] for place in places))
 
 
 def integers(key: int, box: Box, sample: Shape, *, below: int) -> NDArray[np.int64]:

@@ -11,6 +11,8 @@ the transport moves arrays of the host alone, movements between ranks.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +24,8 @@ from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
 from executor.runtime.registers import Registers
-from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport
+from executor.runtime.summation_tree import TreeSum
+from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport, wait
 from strategy.base.errors import PlanError
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
@@ -34,14 +37,18 @@ from strategy.sbp.placement import Space
 from strategy.sbp.ragged import Rows
 
 Run = Callable[[int], Requests | None]
-Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
-"""`load(task, number, arrays)` fills one array per input of the task with the piece of the `number`-th micro-batch."""
+Load = Callable[[LoadTask, int, Sequence[HostArray]], PendingTransfer | None]
+"""`load(task, number, arrays)` fills one array per input of the task with the piece of the `number`-th micro-batch.
+
+It gives what to wait for, where the batch is made beside the steps (`executor.data.feed`).
+"""
 
 
 class ActBinder:
     """Binds the actors of one rank.
 
-    `registry` maps the kind of an op to its definition; a task's ports are numbered reads first, then writes.
+    `registry` maps the kind of an op to its definition; a task's ports are numbered reads first, then writes. With
+    `bitwise`, sums over micro-batches are added up in one tree (`summation_tree`).
     """
 
     def __init__(
@@ -56,7 +63,10 @@ class ActBinder:
         load: Load,
         *,
         hold_updates: bool = False,
+        bitwise: bool = False,
     ) -> None:
+        self._bitwise = bitwise
+        self._tree_sums: dict[int, TreeSum] = {}
         self._program = program
         self._graph = graph
         self._rank = rank
@@ -145,8 +155,35 @@ class ActBinder:
             call.first_of_piece = number % acts_per_piece == 0
             kernel(definition, call)
 
+        if self._bitwise and definition.accumulates and _adds_up(call):
+            return self._in_tree(index, definition, call, acts_per_piece)
         if self.updates is not None and op.phase is Phase.UPDATE and op.updates:
             return self.updates.unless_held(act, call)
+        return act
+
+    def _in_tree(self, index: int, definition: OpDef, call: Call, leaves: int) -> Run:
+        """An accumulator whose terms are leaves of a tree; the same one whichever blocks its acts use."""
+        (total,) = call.outputs
+        tree = self._tree_sums.get(index)
+        if tree is None:
+            workspace, names = self._workspaces[index], itertools.count()
+
+            def make() -> Array:
+                return workspace.get(f"node {next(names)}", total.shape, total.dtype)
+
+            xp = self._kernels.xp
+            tree = self._tree_sums[index] = TreeSum(leaves, make, lambda one, other, into: xp.add(one, other, out=into))
+
+        def act(number: int) -> None:
+            call.number, call.first_of_piece = number, True
+            call.outputs = (tree.room(),)
+            self._kernels.run(definition, call)
+            whole = tree.add()
+            if whole is not None:
+                self._kernels.xp.copyto(total, whole)
+            elif number % leaves == 0:
+                total.fill(0)  # nobody reads it yet but who looks for numbers that are not finite
+
         return act
 
     @staticmethod
@@ -168,9 +205,22 @@ class ActBinder:
             if name in task.absent
         ]
 
-        def act(number: int) -> None:
+        def act(number: int) -> Requests | None:
             filled = buffers[number % len(buffers)]
-            load(task, number, filled)
+            pending = load(task, number, filled)
+            if pending is not None and not pending.test():
+                if filled is arrays:
+                    return later(pending, filled)
+                # What is handed to a device in order is all there when it is handed over.
+                wait(pending, self._transport, timeout_s=math.inf)
+            finish(filled)
+            return None
+
+        def later(pending: PendingTransfer, filled: Sequence[HostArray]) -> Requests:
+            yield pending
+            finish(filled)
+
+        def finish(filled: Sequence[HostArray]) -> None:
             for position, neutral in absent:
                 filled[position].fill(neutral)
             if filled is not arrays:
@@ -252,6 +302,11 @@ class ActBinder:
         receive = Parcel(None if i == me else xp.zeros(1, "uint8") for i in range(len(group)))
         exchange = self._transport.exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
+
+
+def _adds_up(call: Call) -> bool:
+    """Whether an accumulator's output is a sum of what it reads; a maximum is the same in any order."""
+    return len(call.inputs) == 1 and call.inputs[0].shape == call.outputs[0].shape
 
 
 _LOAD_BUFFERS = 2

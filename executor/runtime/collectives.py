@@ -5,8 +5,8 @@ came, and starts the next; the worker polls in between and runs other streams me
 given arrays once, so that an act itself looks nothing up and allocates nothing.
 
 Cuts of an array that lie together in memory are sent and received in place; others go through scratch arrays that
-are kept. Reductions combine in rank order (on two levels: within each node, then over the nodes), so their results are
-bitwise the same on all ranks, transports and runs.
+are kept. Reductions combine in one binary tree over the ranks (on two levels: within each node, then over the nodes),
+so their results are bitwise the same on all ranks, transports and runs.
 
 Bytes handed over to other ranks by the whole group, for p ranks and a tensor of T bytes that the group holds:
 
@@ -107,7 +107,7 @@ def _slice(part: Part) -> Start:
 
 
 def _all_reduce(part: Part) -> Start:
-    """Exchange balanced flat pieces, combine the own one in rank order, gather the sums."""
+    """Exchange balanced flat pieces, combine the own one, gather the sums."""
     source, target = part.source.reshape(-1), part.target.reshape(-1)
     pieces = [slice(begin, end) for begin, end in balanced_split(0, source.size, len(part.task.group))]
     send = Parcel(part.others([source[piece] for piece in pieces]))
@@ -124,7 +124,7 @@ def _all_reduce(part: Part) -> Start:
 
 
 def _reduce_scatter(part: Part) -> Start:
-    """Send every rank its cut of the own term, combine what comes in rank order."""
+    """Send every rank its cut of the own term, combine what comes."""
     send = cut(part.source, part.frame, part.others(part.task.target_boxes), part.scratch, "send")
     terms = terms_of(part, piece_of(part.source, part.goal, part.frame), range(len(part.task.group)))
 

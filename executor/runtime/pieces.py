@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from executor.runtime.summation_tree import combined
 from executor.runtime.transport.base import HostArray, Parcel, PendingTransfer, Transport
 from strategy.graph.ops.base import ArrayModule, Workspace
 from strategy.program.program import BoxingTask
@@ -90,14 +91,16 @@ class Part:
         return self.scratch.xp
 
     def combine(self, terms: Sequence[HostArray], into: HostArray) -> None:
-        """Reduce in rank order: ((term 0 + term 1) + term 2) + ..."""
-        if len(terms) == 1:
-            self.xp.copyto(into, terms[0])
-            return
-        add = _COMBINE[self.task.reduce](self.xp)
-        add(terms[0], terms[1], out=into)
-        for term in terms[2:]:
-            add(into, term, out=into)
+        """Reduce in one binary tree over the ranks (`summation_tree`)."""
+        add, scratch = _COMBINE[self.task.reduce](self.xp), self.scratch
+        root = combined(
+            terms,
+            lambda left, right, place: add(left, right, out=place),
+            into,
+            lambda depth: scratch.get(f"right half {depth}", into.shape, into.dtype),
+        )
+        if root is not into:
+            self.xp.copyto(into, root)
 
     @property
     def frame(self) -> Box:

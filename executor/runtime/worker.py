@@ -88,6 +88,7 @@ class Worker:
         shared: arrays of state registers that another worker of this rank has too, by name (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
+        bitwise: add up micro-batches in one tree (see `summation_tree`); on the host.
         hold_updates: leave out the updates of a step whose gradients are not finite (see `finiteness`); on the host.
         ahead: acts that the host may be ahead of a device with streams.
     """
@@ -109,6 +110,7 @@ class Worker:
         stall_s: float = 60.0,
         record: bool = True,
         hold_updates: bool = False,
+        bitwise: bool = False,
         ahead: int = AHEAD,
     ) -> None:
         self.program = program
@@ -122,7 +124,16 @@ class Worker:
         self._stall_ns = int(stall_s * 1e9)
         self._record = record
         self._acts = ActBinder(
-            program, graph, rank, self.registers, transport, kernels, registry, load, hold_updates=hold_updates
+            program,
+            graph,
+            rank,
+            self.registers,
+            transport,
+            kernels,
+            registry,
+            load,
+            hold_updates=hold_updates,
+            bitwise=bitwise,
         )
         mine = [index for index, actor in enumerate(program.actors) if actor.rank == rank]
         host = [index for index in mine if kernels.streams is not None and self._acts.is_host(index)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from strategy.space.request import Request
 
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
-TIME_LIMIT_S = 50.0
+TIME_LIMIT_S = 120.0
 GAP = 0.01
 
 
@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=GAP,
         metavar="G",
         help="leave out configurations whose bound is not better by more than this part of the best objective "
-        "(default: %(default)g); on few devices, the rest of the gap is closed within a fifth of the time limit",
+        "(default: %(default)g); on few devices, the rest of the gap is closed within a tenth of the time limit",
     )
     parser.add_argument(
         "--no-incumbents",

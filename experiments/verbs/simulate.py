@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, nargs="+", action="extend", default=[], metavar=metavar, help=text)
     parser.add_argument("--jitter", metavar="SHARE", help="what if acts took longer at random, by up to so much: 5%%")
     parser.add_argument("--seed", type=int, metavar="N", help="of the jitter (0)")
+    for flag, what in (("--read", "reading"), ("--decode", "decoding")):
+        text = f"what if {what} each input of a micro-batch took so long, ahead of the steps: 20ms"
+        parser.add_argument(flag, metavar="TIME", help=text)
     for flag, choices, nargs, text in (
         ("--exchange", EXCHANGES, "+", "what if gradients were exchanged as these systems do it (data-parallel plans)"),
         ("--schedule", SCHEDULES, None, "what if the stages followed this schedule, which plans do not have"),
@@ -71,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from strategy.base.units import format_seconds
     from strategy.plan.plan import read_plan
     from strategy.plan.verify import Admitted, admitted
+    from strategy.program.feed import fed
 
     check_output_path(args.trace, "--trace")
     check_output_path(args.figure, "--figure")
@@ -84,8 +88,11 @@ def run(args: argparse.Namespace) -> int:
     if not isinstance(accepted, Admitted):
         raise refusal(args.plan, accepted)
     program, found = accepted.program, accepted.result
-    if cost != plan.cost or uneven:
+    feed_ns = {what: _time_ns(getattr(args, what), f"--{what}") for what in ("read", "decode")}
+    if cost != plan.cost or uneven or any(feed_ns.values()):
         program, jitter = uneven.applied(program_of(plan, cost, folds=not uneven))
+        if any(feed_ns.values()):
+            program = fed(program, read_ns=feed_ns["read"], decode_ns=feed_ns["decode"])
         found = simulate(program, peak_flop_per_s=peak_flop_per_s, jitter=jitter)
     studied = studies(args, plan, cost, uneven)
     lost = None
@@ -107,6 +114,12 @@ def run(args: argparse.Namespace) -> int:
     if lost is not None:
         say(str(lost))
     return 0
+
+
+def _time_ns(text: str | None, where: str) -> int:
+    from strategy.base.units import parse_seconds, to_ns
+
+    return 0 if text is None else to_ns(parse_seconds(text, where=where))
 
 
 def studies(args: argparse.Namespace, plan: Plan, cost: CostModel, uneven: Unevenness) -> dict[str, Study]:

@@ -52,7 +52,7 @@ LAST_SHARE = 0.9
 """The same where there are plans: what is left then is for one more, and for the certificate."""
 FAR = 0.06
 """What takes longer than a plan by more than this part, by the objective, is not simulated beside it."""
-TIE = 5e-3
+ALIKE = 5e-3
 """By this part plans are told apart by simulation: of those that take hardly more, the one with the least objective."""
 ROOM = 0.08
 """Share of the memory that a proposal leaves free which is as good as certain to fit."""
@@ -143,7 +143,7 @@ def _searched(
 def answer(plans: Sequence[Plan]) -> Plan:
     """The fastest as simulated; of those that can hardly be told from it, the one of which most is proved."""
     least_s = min(plan.claims.step_time_s for plan in plans)
-    alike = [plan for plan in plans if plan.claims.step_time_s <= (1 + TIE) * least_s]
+    alike = [plan for plan in plans if plan.claims.step_time_s <= (1 + ALIKE) * least_s]
     return min(alike, key=lambda plan: (plan.claims.objective_s, plan.claims.step_time_s))
 
 

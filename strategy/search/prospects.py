@@ -157,7 +157,7 @@ class Prospects:
             for one, other in itertools.combinations(box.layouts, 2):
                 self._propose_mixed(box, one, other)
 
-    def most_promising(self, boxes: list[Box], latest: Box | None) -> Box | None:
+    def most_promising(self, boxes: list[Box], latest: Box | None = None) -> Box | None:
         """The box that is thought to take least, or the latest one where that is thought to take hardly more.
 
         What takes long to think of others is not thought again for that.

@@ -352,7 +352,7 @@ class Refinement:
         if question.tensor_axis:
             box.level = 2 if gained_ns >= WORTH_SHARING * most_ns or question.of_bytes else 3
             return
-        if answer.proposed is not None:
+        if answer.proposed is not None and (question.proposes or not box.stalled):
             self.prospects.propose(box, answer.proposed, answer.point)
         if question.proposes:
             return

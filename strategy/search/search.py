@@ -58,7 +58,7 @@ MOST_DEVICES = 2**20
 COMPETITORS = 3
 """Plans that are simulated at least, if need be with rule-based ones."""
 
-EXACT_SHARE = 0.2
+EXACT_SHARE = 0.1
 """Share of the time limit within which what is left of the gap is closed, once it is as small as allowed."""
 
 AT_ONCE, MANY_OPS = 2, 300

@@ -70,3 +70,25 @@ def test_another_optimiser_or_schedule_is_another_run(tmp_path: Path) -> None:
     for other in ({"optimizer": Optimizer.ADAM}, {"warm_up": 3}, {"frozen": ("token",)}, {"lr": 1.0}):
         with pytest.raises(InputError, match=r"optimiser: the checkpoint is of another run|optimiser"):
             train(plan_of(replace(TRAINING, **other)), TEXT, steps=1, checkpoint=checkpoint)
+
+
+MESHES: list[dict[str, int]] = [{}, {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2}, {"dp": 2, "zero_stage": 2}]
+
+
+@pytest.mark.parametrize("saved_on", range(len(MESHES)))
+def test_what_one_mesh_saved_any_other_gathers_bit_by_bit(saved_on: int, tmp_path: Path) -> None:
+    """Parameters and moments, over all 20 pairs of these meshes: loaded there, and saved again."""
+    training = replace(TRAINING, dtype=DType.FLOAT32)
+    first = plan_of(training, **MESHES[saved_on])
+    keep(tmp_path / "one", first, train(first, TEXT, steps=1))
+    one = latest(tmp_path / "one")
+    assert one is not None
+    wanted = {name: load(one, name).tobytes() for name in one.manifest.tensors}
+    others = [mesh for number, mesh in enumerate(MESHES) if number != saved_on]
+    for number, mesh in enumerate(others):
+        second = plan_of(training, **mesh)
+        keep(tmp_path / f"other-{number}", second, train(second, TEXT, steps=0, checkpoint=one))
+        other = latest(tmp_path / f"other-{number}")
+        assert other is not None
+        assert {name: load(other, name).tobytes() for name in other.manifest.tensors} == wanted, mesh
+    assert len(others) == 4

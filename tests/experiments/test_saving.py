@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -29,6 +30,36 @@ def test_a_save_that_takes_longer_than_a_stall_is_none(tmp_path: Path) -> None:
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.seconds > 4 * STALL_S
     assert saved_steps(tmp_path / "saved") == ["2", "3"]
+
+
+def test_a_training_goes_on_while_its_state_is_written(tmp_path: Path) -> None:
+    """What is written is the state at the end of its step, to the last bit, whatever the steps after that do."""
+    plan = write_small_plan(tmp_path, "mixed")
+    start = ("train", plan, "--checkpoint", "saved", "--checkpoint-every", 3, "--json")
+    job = Job(tmp_path, "late", 8, *start, "--steps", 5, ranks=2, module="tests.mpi.disks")
+    job.wait_for_step(4)
+    assert saved_steps(tmp_path / "saved") == []
+    ended = job.wait()
+    assert (ended.code, ended.stderr) == (0, "")
+    assert saved_steps(tmp_path / "saved") == ["3", "5"]
+    shutil.rmtree(tmp_path / "saved" / "step-00000005")
+    whole = {step: never_killed("mixed", 5)[step] for step in range(1, 6)}
+    resumed = run_well(tmp_path, *start, "--steps", 5, "--resume", ranks=2)
+    assert losses_of(ended) == whole
+    assert losses_of(resumed) == {step: whole[step] for step in (4, 5)}
+
+
+def test_an_interrupted_job_ends_the_save_under_way_and_saves_once_more(tmp_path: Path) -> None:
+    plan = write_small_plan(tmp_path, "mixed")
+    start = ("train", plan, "--json", "--checkpoint", "saved", "--checkpoint-every", 3, "--keep", 2)
+    job = Job(tmp_path, "late", 3, *start, "--steps", 5000, ranks=2, module="tests.mpi.disks")
+    job.wait_for_step(4)
+    job.signal(signal.SIGTERM)
+    ended = job.wait()
+    last = max(losses_of(ended))
+    assert ended.code == 143
+    assert saved_steps(tmp_path / "saved") == [str((last - 1) // 3 * 3), str(last)]
+    assert list((tmp_path / "saved").glob("*.tmp")) == []
 
 
 @pytest.mark.parametrize("launched", [False, True])

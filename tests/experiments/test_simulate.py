@@ -98,6 +98,25 @@ def test_a_calibration_changes_the_prices(command: Command, tmp_path: Path, plan
     assert found["extrapolated"] == []
 
 
+def test_a_feed_costs_nothing_until_it_is_the_slowest(command: Command, plan_file: Path) -> None:
+    """Ids and labels are read side by side; both halves go on beside the step, and beside each other."""
+    plan = read_plan(plan_file)
+
+    def step_s(*flags: object) -> float:
+        said = command("simulate", plan_file, "--json", *flags)
+        found = json.loads(said.out)["step_time_s"]
+        assert isinstance(found, float)
+        return found
+
+    alone_s, acts = step_s(), plan.training.num_micro_batches
+    hidden = f"{0.35 * alone_s / acts * 1e6:.0f}us"
+    assert step_s("--read", hidden, "--decode", hidden) == pytest.approx(alone_s)
+    assert step_s("--read", "1s", "--decode", "0.5s") == pytest.approx(acts * 1.0)
+    assert step_s("--read", "0.5s", "--decode", "2s") == pytest.approx(acts * 2.0)
+    said = command("simulate", plan_file, "--read", "4")
+    assert (said.code, "--read" in said.err) == (2, True)
+
+
 def test_failures_leave_less_the_more_often_they_come(command: Command, plan_file: Path) -> None:
     found = []
     for mtbf in ("100000h", "1000h", "10 h"):

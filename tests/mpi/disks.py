@@ -1,6 +1,7 @@
 """`sbplan` on a mock of a bad disk: in every rank, `os.fsync` of a shard sleeps, or says that the disk is full.
 
 python -m tests.mpi.disks slow SECONDS train PLAN ...      with limits so short that it matters
+python -m tests.mpi.disks late SECONDS train PLAN ...      the same with the usual limits
 python -m tests.mpi.disks full TIMES train PLAN ...        the first so many times
 """
 
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _FSYNC(descriptor)
 
-    os.fsync = {"slow": slow, "full": full}[what]
+    os.fsync = {"slow": slow, "late": slow, "full": full}[what]
     if what == "slow":
         watchdog.Limits = partial(watchdog.Limits, stall_s=STALL_S)  # type: ignore[misc]
     from experiments import saving

@@ -6,7 +6,7 @@ axis, without the boxes of `strategy.sbp.sbp`, so that it can judge them. Pieces
 
 from __future__ import annotations
 
-import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,9 +50,13 @@ def _terms(array: Array, reduce: Reduce, parts: int, rng: np.random.Generator) -
 
 
 def combine(terms: Sequence[Array], reduce: Reduce) -> Array:
-    """What terms make up."""
+    """What terms make up, neighbours first: pairs, then pairs of pairs, and so on; what has no neighbour waits."""
     function = {Reduce.SUM: np.add, Reduce.MAX: np.maximum, Reduce.MIN: np.minimum}[reduce]
-    return np.asarray(functools.reduce(function, terms))
+    left = list(terms)
+    while len(left) > 1:
+        pairs = itertools.zip_longest(left[::2], left[1::2])
+        left = [one if other is None else function(one, other) for one, other in pairs]
+    return np.asarray(left[0])
 
 
 def gather(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:

@@ -37,6 +37,7 @@ from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
+from strategy.program.feed import BLOCKS
 from strategy.program.program import ActKind, Program
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
@@ -229,6 +230,8 @@ def train(
     program: Program | None = None,
     poison: Sequence[Poison] = (),
     after_step: Callable[[Trainer], None] = lambda trainer: None,
+    batches_ahead: int = BLOCKS,
+    bitwise: bool = False,
 ) -> Trained:
     """Run a plan with one thread per rank, from the start or from a checkpoint.
 
@@ -251,6 +254,8 @@ def train(
             checkpoint=checkpoint,
             on_act=poison[rank] if poison else None,
             record=record or bool(poison),
+            batches_ahead=batches_ahead,
+            bitwise=bitwise,
         )
         for rank, transport in enumerate(transports)
     ]

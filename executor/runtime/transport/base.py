@@ -141,6 +141,10 @@ class Transport(Protocol):
         """Give way, after polls that have found nothing for `idle_ns`; returns soon in any case."""
         ...
 
+    def wake(self) -> None:
+        """End a pause of this rank, from another thread of it; what it waits for need not be the transport's."""
+        ...
+
     def abort(self) -> None:
         """Give up what is under way, without others and within seconds; this rank has failed."""
         ...

@@ -199,6 +199,11 @@ class LoopbackHub:
         with self.lock:
             return [m for box in self._mailboxes.values() for m in box.mail if m.channel.target == rank]
 
+    def wake(self, rank: int) -> None:
+        """Something has happened to a rank, if not by a message."""
+        with self.lock:
+            self._notify(rank)
+
     def _notify(self, rank: int) -> None:
         self.events[rank] += 1
         self.changed[rank].notify_all()
@@ -318,6 +323,10 @@ class LoopbackTransport:
         with changed:
             changed.wait_for(lambda: events[self.rank] != self._seen[thread], _LONGEST_PAUSE_S)
             self._seen[thread] = events[self.rank]
+
+    def wake(self) -> None:
+        """End a pause of this rank."""
+        self._hub.wake(self.rank)
 
     def abort(self) -> None:
         """What is under way ends with the process."""

@@ -172,6 +172,9 @@ class MpiTransport:
         elif not self._roomy or idle_ns >= _PATIENCE_NS:
             os.sched_yield()
 
+    def wake(self) -> None:
+        """Naps are short by themselves."""
+
     def abort(self) -> None:
         """What is under way ends with the process."""
 

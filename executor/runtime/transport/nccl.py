@@ -156,6 +156,10 @@ class NcclTransport:
                     raise TransportError(f"NCCL between ranks {lane.group} ({lane.label}): {error}") from error
         self._host.pause(idle_ns)
 
+    def wake(self) -> None:
+        """See `pause`: the host's transport does the waiting."""
+        self._host.wake()
+
     def abort(self) -> None:
         """Abort all communicators: calls under way end, on the device too."""
         ending = threading.Thread(target=self._abort_all, daemon=True)

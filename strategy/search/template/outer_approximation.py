@@ -286,7 +286,8 @@ class OuterApproximation:
 
     def held_bytes(self, config: PlanConfig, point: FloatArray) -> float:
         """What the rows count at a point, of the stage that holds most."""
-        return float((memory_rows(config, self.layers) @ point).max())
+        held: list[float] = (memory_rows(config, self.layers) @ point).tolist()
+        return max(held)
 
     def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> tuple[Path, FloatArray]:
         """The longest path of a point in `UNITS`, or the longest straight one; how often it passes everything."""
@@ -302,4 +303,4 @@ class OuterApproximation:
     @property
     def _limit(self) -> float:
         """Of a device, in `UNITS`."""
-        return self.limit_bytes / UNITS[-1] * (1 + CLOSE)
+        return self.limit_bytes / float(UNITS[-1]) * (1 + CLOSE)

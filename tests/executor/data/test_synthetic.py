@@ -77,9 +77,8 @@ def test_tokens_come_from_the_text() -> None:
 def test_a_text_of_other_tokens_is_refused_at_once(vocabulary: int) -> None:
     batch: dict[str, Source] = {"ids": Tokens(200), "next": Tokens(vocabulary, 1)}
     shapes = {name: SHAPES[name] for name in batch}
-    said = (
-        rf"data: the text has .* \(got 'byte 199', expected bytes below {vocabulary}\); search a plan of a model with"
-    )
+    below = rf"\(got 'byte {vocabulary}', expected bytes below {vocabulary}\)"
+    said = rf"data, byte {vocabulary}: the text has .* {below}; search a plan of a model with"
     with pytest.raises(InputError, match=said):
         BatchLoader(batch, shapes, CORPUS, seed=1, num_micro_batches=1)
 

@@ -1,4 +1,4 @@
-"""What no pass has more of in a step that takes less than a bound: of random pipelines, none has."""
+"""What no pass and no message has more of in a step that takes less than a bound: of random pipelines, none has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from strategy.bounds.multipliers import MOST_NS, _most_ns
+from strategy.bounds.multipliers import MOST_NS, _most_ns, _most_of_messages_ns
 from strategy.bounds.pipeline_parts import stage_times
 from strategy.bounds.point import PARTS, PASSES, TIMES
 from strategy.layout.config import PlanConfig
@@ -18,7 +18,7 @@ CASES = 400
 
 
 def test_no_pass_takes_more_than_its_step_leaves_it() -> None:
-    draw, covered, tight = random.Random(3), Counter[str](), Counter[int]()
+    draw, covered, tight, near = random.Random(3), Counter[str](), Counter[int](), 0
     while covered.total() < CASES:
         pp, m, layers = draw.choice((1, 2, 3, 4)), draw.choice((1, 2, 3, 4, 8, 12)), draw.randint(3, 24)
         schedule = draw.choice(list(Schedule))
@@ -32,16 +32,22 @@ def test_no_pass_takes_more_than_its_step_leaves_it() -> None:
             for name in PASSES
         }
         overlap = Overlap(allowed=draw.random() < 0.7, slowed_ticks=draw.choice((0, TICKS // 5)))
-        step = step_ns(
-            schedule, m, stage_times(config, layers, times, (draw.randint(0, 99), draw.randint(0, 99)), overlap)
-        )
+        messages = draw.choice((0, draw.randint(0, 99), draw.randint(0, 10**11))), draw.randint(0, 99)
+        step = step_ns(schedule, m, stage_times(config, layers, times, messages, overlap))
         most = _most_ns(config, layers, step)
+        of_messages = _most_of_messages_ns(config, layers, step, overlap)
+        if pp > 1:
+            assert (messages <= of_messages).all(), (config, layers, times, messages)
+            near += messages[0] > of_messages[0] / 2
+        else:
+            assert (of_messages == MOST_NS).all()
         taken = np.concatenate([times[name] for name in PASSES])
         assert most.shape == taken.shape == (TIMES.stop,)
         assert (taken <= most).all(), (config, layers, times)
         covered[str(schedule)] += 1
         tight[len(np.flatnonzero(taken > most / 2))] += 1
     assert len(covered) == len(Schedule), covered
+    assert near > CASES / 20, near
     assert sum(count for often, count in tight.items() if often) > CASES / 10, tight
 
 

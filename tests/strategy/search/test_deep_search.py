@@ -14,9 +14,10 @@ from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
+from strategy.bounds.template_cut import TemplateName
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
-from strategy.layout.config import Recompute
+from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
@@ -28,9 +29,13 @@ from strategy.plan.plan import plan_text
 from strategy.plan.replayed_bound import replayed_bound
 from strategy.plan.verify import verify
 from strategy.search import deep_search as module
-from strategy.search.refinement import Refinement
+from strategy.search.box import Box
+from strategy.search.refinement import RISE, Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
+from strategy.search.search_state import MARGIN, LayoutProposal, SearchState
+from strategy.search.template.stages import Pipelined
+from strategy.search.template.template_solve import Chosen, solve_template
 from strategy.space.candidates import SCHEDULES
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
@@ -297,3 +302,61 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
     assert list(module._plans(asked(), known, simulated, 3, Budget.of(60))) == []  # type: ignore[arg-type]
     assert list(tried) == ["slow", "slowest", "fast"]
     assert not known.complete
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9])
+def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(share: float) -> None:
+    """A cut that weighs a little what has no price would hold nothing: a bound has as much of that as it takes."""
+    request = asked(batch=32, limit=2**50, pins=Pins(recompute=Recompute.NONE))
+    work, short = least_work(request), shortened(request.model)
+    assert short is not None
+    group = next(one for one in mesh_groups(request, work) if (one.config.tp, one.config.pp) == (2, 4))
+
+    def refined(limit: int) -> tuple[Refinement, Box]:
+        found = Refinement(replace(request, memory_limit_bytes=limit), short, work, [group], Budget.of(600), None)
+        (box,) = found.boxes
+        while not box.is_done and math.isfinite(box.bound_ns):
+            found.refine(box, 1.5 * box.bound_ns)
+        return found, box
+
+    _, box = refined(2**50)
+    assert box.within is not None
+    limit = int(share * box.within.held_bytes(box.config, box.points[0]))
+    found, box = refined(limit)
+    assert box.within is not None
+    bound = box.within.bound(box.config)
+    assert bound.step_ns is not None
+    assert bound.prices is not None
+    name = TemplateName(box.config, tensor_axis=False)
+    template = found.workers.templates.of(name, Budget.of(60))
+    chosen = solve_template(name, template, bound.weights, Budget.of(60))
+    assert isinstance(chosen, Chosen)
+    proved_ns = chosen.cut.inequality.least - sum(bound.prices.memory) * limit
+    assert bound.step_ns >= (1 - 3 * RISE) * proved_ns
+    box.level, box.points[:] = 4, []
+    for box.stalled in (0, 1):
+        question = found._question(box, 1.5 * box.bound_ns, promises=False)
+        assert question is not None
+        weighs_more = question.weights > box.prices[box.config].weights
+        assert weighs_more.any() == (not box.stalled)
+
+
+def test_of_plans_that_simulation_hardly_tells_apart_the_one_is_the_answer_of_which_most_is_proved() -> None:
+    def plan(step_time_s: float, objective_s: float) -> SimpleNamespace:
+        return SimpleNamespace(claims=SimpleNamespace(step_time_s=step_time_s, objective_s=objective_s))
+
+    fast, near, far = plan(1.0, 1.02), plan(1.004, 0.99), plan(1.006, 0.9)
+    assert module.answer([far, fast, near]) is near  # type: ignore[list-item]
+    assert module.answer([far, fast]) is fast  # type: ignore[list-item]
+
+
+def test_what_a_plan_holds_counts_for_its_own_configuration_first() -> None:
+    def proposal(config: PlanConfig) -> LayoutProposal:
+        return LayoutProposal(Pipelined(config, 1, (100, 80), (0, 0)), {}, 1)
+
+    ours, alike = (PlanConfig(dp, 2, 2, 1, 4, Schedule.ONE_F_ONE_B) for dp in (2, 4))
+    other, known = replace(ours, schedule=Schedule.GPIPE), SearchState()
+    known.learn(proposal(ours), 92)
+    known.learn(proposal(alike), 104)
+    known.learn(proposal(ours), 90)
+    assert [known.margin(one) for one in (ours, alike, replace(ours, dp=8), other)] == [0.92, 1.04, 1.04, MARGIN]

@@ -81,6 +81,9 @@ class StrictTransport:
         """Let other ranks, and devices, go on."""
         self._world.hand_over(self.rank)
 
+    def wake(self) -> None:
+        """A rank that pauses waits for its turn alone."""
+
     def abort(self) -> None:
         """The world ends all ranks."""
 
