@@ -88,8 +88,7 @@ class Trainer:
 
     Raises:
         InputError: the checkpoint is of another model, seed or text.
-        EnvironmentLacks: the plan multiplies codes of 8 or 4 bits, or is to add up in one tree, which these kernels do
-            not.
+        EnvironmentLacks: the plan multiplies codes of 8 or 4 bits, or adds up in one tree, without a kernel for it.
         PlanError, GraphError: the plan's sums over micro-batches are not in one tree.
     """
 

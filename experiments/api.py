@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simulator.simulate import Simulation
     from strategy.plan.plan import Plan
     from strategy.search.search_result import SearchResult
+    from strategy.space.request import Request
     from strategy.trainers.priced import TrainerPrice
 
 
@@ -34,6 +35,7 @@ def search(model: str, **options: Any) -> SearchResult:
         InputError: an option is wrong.
         InfeasibleError, OutOfTimeError: there is no plan, or none was found in time.
     """
+    from experiments.memory_margin import found_with
     from experiments.prices import simulated_step
     from experiments.verbs.search import clusters_of, request_of
     from strategy.plan.plan import write_plan
@@ -48,7 +50,11 @@ def search(model: str, **options: Any) -> SearchResult:
     if len(clusters) > 1:
         raise InputError("counts of GPUs are compared by the command", where="search: gpus", expected="one number")
     request, _ = request_of(args, clusters[0])
-    found = searched(request, simulate=simulated_step, budget=Budget.of(args.time_limit))
+
+    def solve(one: Request, budget: Budget) -> SearchResult:
+        return searched(one, simulate=simulated_step, budget=budget)
+
+    found = found_with(request, args.fit_probability, solve, Budget.of(args.time_limit))
     if "out" in options:
         write_plan(found.plan, args.out)
     return found

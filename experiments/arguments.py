@@ -47,6 +47,20 @@ def share(text: str) -> float:
     return value
 
 
+def fit_probability(text: str) -> float:
+    """A probability that errors of memory can tell."""
+    from strategy.closed_form.memory_error import LEAST, MOST
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not LEAST <= value <= MOST:
+        expected = f"a probability of at least {LEAST} and at most {MOST}, such as 0.95"
+        raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected {expected}")
+    return value
+
+
 def tokens(text: str) -> int:
     """A number of tokens, whole and at least one: `15T`, `300B`, `1e12`."""
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:].upper())

@@ -160,7 +160,7 @@ def table(own: TrainerPrice) -> list[str]:
     rate = f"{own.tokens_per_s_per_gpu:.4g} tokens/s per GPU, MFU {own.mfu:.1%}"
     peak, limit = own.peak_memory_bytes, own.limit_bytes
     room = f"{format_bytes(abs(limit - peak))} {'left' if peak <= limit else 'too much'}"
-    fits = "fits" if own.fits else "does not fit"
+    fits = fits_text(own)
     time = ", ".join(f"{name} {seconds / own.step_time_s:.0%}" for name, seconds in _large(own.causes_s))
     memory = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in own.memory_bytes.items() if nbytes)
     lines = [f"{step}; {rate}", f"time:   {time}", f"memory: {format_bytes(peak)} of {format_bytes(limit)}, {fits}, "
@@ -168,6 +168,12 @@ def table(own: TrainerPrice) -> list[str]:
     if own.extrapolated:
         lines.append(f"no run that the constants rest on was like this in: {', '.join(own.extrapolated)}")
     return lines
+
+
+def fits_text(price: TrainerPrice) -> str:
+    """Whether it fits, and how sure that is."""
+    known = "" if price.fit_probability is None else f" (probability {price.fit_probability:.2f})"
+    return f"{'fits' if price.fits else 'does not fit'}{known}"
 
 
 def _large(parts: Mapping[str, float]) -> list[tuple[str, float]]:

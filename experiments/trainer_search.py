@@ -10,7 +10,9 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
 
+from experiments.memory_margin import trainer_price
 from experiments.prices import simulated_step
+from experiments.trainer_prices import fits_text
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.units import format_bytes, format_seconds
@@ -19,10 +21,9 @@ from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from strategy.space.request import Pins, Request
 from strategy.space.trainer_space import TargetTrainer
-from strategy.trainers.priced import TrainerPrice, priced
-from strategy.trainers.read import ReadConfiguration
+from strategy.trainers.priced import TrainerPrice
 from strategy.trainers.trained import TrainerName
-from strategy.trainers.write import check_model, read_back, write_configuration
+from strategy.trainers.write import check_model, write_configuration
 
 LIMITED_SHARE = 0.65
 """Of the time, for the search within the trainer's limits."""
@@ -71,18 +72,11 @@ def answer_for(request: Request, found: Plan, budget: Budget) -> TrainerAnswer:
     if trainer is None:
         raise InputError("no trainer", where="pins")
     written = write_configuration(found, TrainerName(trainer), f"plan.{trainer}")
-    price = _price(found, read_back(written.files, TrainerName(trainer)))
-    return TrainerAnswer(trainer, written.cannot_say, price, _free(request, budget))
-
-
-def _price(found: Plan, back: ReadConfiguration) -> TrainerPrice | None:
-    from experiments.trainer_prices import machine_of_cluster
-    from strategy.closed_form.calibration import shipped
-
     try:
-        return priced(back.trained, machine_of_cluster(found.cluster), shipped())
+        price = trainer_price(found, trainer)
     except InputError:
-        return None
+        price = None
+    return TrainerAnswer(trainer, written.cannot_say, price, _free(request, budget))
 
 
 def _free(request: Request, budget: Budget) -> SearchResult | None:
@@ -140,6 +134,7 @@ def trainer_document(found: Plan, answer: TrainerAnswer) -> dict[str, Any]:
             "peak_memory_bytes": price.peak_memory_bytes,
             "memory_limit_bytes": price.limit_bytes,
             "fits": price.fits,
+            "fit_probability": price.fit_probability,
         },
     }  # fmt: skip
 
@@ -150,7 +145,7 @@ def trainer_text(found: Plan, answer: TrainerAnswer) -> str:
     if answer.price is not None:
         one = answer.price
         step, lo, hi = (format_seconds(value) for value in (one.step_time_s, one.lo_s, one.hi_s))
-        fits = "fits" if one.fits else "does not fit"
+        fits = fits_text(one)
         held = f"{format_bytes(one.peak_memory_bytes)} of {format_bytes(one.limit_bytes)}"
         lines.append(f"as {answer.trainer} runs it, by the closed form: {step} ({lo} to {hi}), {held}, {fits}")
     lines += [f"not said by its file: {line}" for line in answer.cannot_say]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from executor.runtime.acts import ActBinder
+from executor.runtime.collectives import prepare
 from strategy.base.errors import RankFault
+from strategy.graph.ops import REGISTRY
+from strategy.graph.ops.base import Call, Workspace
 from strategy.program.event_waits import ActWaits, StepWaits
+from strategy.program.program import ActKind, BoxingTask, OpTask
+from strategy.sbp.sbp import Reduce
 from tests.campaigns.gpu_order import STEPS, check, numbers_off
 from tests.support.random_plans import random_plan_case
 from tests.support.strict_device.device import StrictDevice, StrictKernels
@@ -19,6 +26,10 @@ from tests.support.strict_device.world import World
 
 DATA, OFFLOADED, STAGES, COPIED = 8, 1, 9, 4
 """Seeds of plans of two ranks: one stage; updates on the host; two stages; copies to the host and back."""
+ADAMW = 5
+"""Seed of a plan of one or two ranks that AdamW updates on the device."""
+BESIDE_OWNER = 62
+"""Seed of a plan of two ranks in which one has nothing of a tensor that the other updates on the host."""
 
 
 @pytest.mark.parametrize("seed", [DATA, OFFLOADED, STAGES, COPIED])
@@ -97,6 +108,59 @@ def test_the_host_must_wait_for_the_event_and_a_poll_is_no_wait() -> None:
     assert host.tolist() == [3, 3, 3, 3]
 
 
+def test_updates_that_follow_one_another_are_one_launch() -> None:
+    case = random_plan_case(ADAMW, backend="cupy", ranks=(1, 2))
+    found = train_strictly(case.plan, case.program, 0, steps=STEPS)
+    assert list(numbers_off(case, found)) == []
+    assert all(max(one.device.batches) > 1 for one in found)
+    assert all(one.device.missed == [] for one in found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("direction", ["download", "upload"])
+def test_the_host_must_not_write_what_the_device_may_still_use(direction: str, seed: int) -> None:
+    """A byte somewhere in a buffer of two ranks' devices each, written before the event is waited for, and after."""
+    world, rng = World(2, seed), random.Random(seed)
+    for rank in range(2):
+        device = StrictDevice(world, rank)
+        kernels = StrictKernels(device)
+        array, event = kernels.xp.empty((rng.randint(1, 40),), "uint8"), device.event(timed=False)
+        host = kernels.host_like(array)
+        host[:] = 1
+        with device.use(stream := device.open("copies")):
+            array.fill(3)
+            (kernels.download(array, host) if direction == "download" else kernels.upload(host, array))
+        device.record(event, stream)
+        while not device.query(event):
+            pass
+        place = rng.randrange(array.size)
+        host[place] = 7
+        with pytest.raises(OrderFault, match="the host writes memory of the host without waiting for stream copies"):
+            device.look_for_host_writes()
+        device.synchronize(event)
+        host[place] = 8
+        device.look_for_host_writes()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_rank_beside_the_owner_writes_its_scalars_on_the_host_when_the_device_has_read_them(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """They were written when the act was issued, and squared norms that were still to be added up were gone."""
+    case = random_plan_case(BESIDE_OWNER, backend="cupy", ranks=(2,))
+    found = train_strictly(case.plan, case.program, seed, steps=STEPS)
+    assert list(numbers_off(case, found)) == []
+    right = ActBinder.is_host
+
+    def as_it_was(binder: ActBinder, index: int) -> bool:
+        task = case.program.actors[index].task
+        return not (isinstance(task, OpTask) and task.idle) and right(binder, index)
+
+    monkeypatch.setattr(ActBinder, "is_host", as_it_was)
+    with pytest.raises(RankFault, match="the host writes memory of the host without waiting for stream"):
+        train_strictly(case.plan, case.program, seed, steps=STEPS)
+
+
 def test_the_host_cannot_read_an_array_of_the_device() -> None:
     _, _, kernels = lone()
     with pytest.raises(TypeError, match="the host reads"):
@@ -128,12 +192,68 @@ def test_an_array_of_numpy_is_refused() -> None:
         transport.exchange((0,), 0, [np.zeros(4)], [None])
 
 
+def test_scratch_that_was_not_declared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops forget what they use."""
+    for kind, definition in REGISTRY.items():
+        monkeypatch.setitem(REGISTRY, kind, replace(definition, scratch=None))
+    case = random_plan_case(DATA, backend="cupy")
+    with pytest.raises(RankFault, match=r"asks for scratch '.*', \d+ bytes \((anew|kept)\), and has declared 0 in all"):
+        train_strictly(case.plan, case.program, 0, steps=1)
+
+
+def test_scratch_of_a_host_is_none_of_a_device() -> None:
+    _, _, kernels = lone()
+    x, y = (kernels.xp.empty((4,), "float32") for _ in range(2))
+    call = Call(kernels.xp, {}, (x,), (y,), (), (), (), Workspace(np))
+    with pytest.raises(OrderFault, match="relu: scratch that was not declared"):
+        kernels.run(REGISTRY["relu"], call)
+
+
 def test_ranks_that_call_collectives_in_different_orders_are_named() -> None:
     world = World(2, seed=0)
     world.call(0, 7, (0, 1), "exchange")
     world.call(0, 8, (0, 1), "exchange")
     with pytest.raises(OrderFault, match=r"ranks 1 and 0 call collectives in different orders: call 1 is \(8"):
         world.call(1, 8, (0, 1), "exchange")
+
+
+def test_ranks_that_reduce_otherwise_are_named() -> None:
+    """The same call in the same place, of another dtype."""
+    world = World(2, seed=0)
+    for rank, dtype in enumerate(("float32", "float64")):
+        device = StrictDevice(world, rank)
+        kernels, transport = StrictKernels(device), StrictTransport(world, device, {0: (0, 1)})
+        terms = kernels.xp.zeros((4,), dtype)
+        if rank == 0:
+            transport.all_reduce((0, 1), 0, terms, terms, Reduce.SUM)
+            continue
+        with pytest.raises(OrderFault, match=r"call 1 is .*all_reduce sum of 4 float64.*all_reduce sum of 4 float32"):
+            transport.all_reduce((0, 1), 0, terms, terms, Reduce.SUM)
+
+
+@pytest.mark.parametrize("reduce", list(Reduce))
+@pytest.mark.parametrize("dim", [0, 1])
+def test_partial_to_split_is_one_call_of_the_library(reduce: Reduce, dim: int) -> None:
+    """Rows in place, columns packed; the sum to the bit on all ranks, in the library's own order."""
+    world, found = World(3, seed=dim), []
+    boxes = tuple(tuple((2 * i, 2 * i + 2) if d == dim else (0, 6) for d in range(2)) for i in range(3))
+    task = BoxingTask((0, 1, 2), (((0, 6), (0, 6)),) * 3, boxes, reduce)
+    terms = np.random.default_rng(dim).standard_normal((3, 6, 6))
+    for rank in range(3):
+        device = StrictDevice(world, rank)
+        kernels, transport = StrictKernels(device), StrictTransport(world, device, {0: (0, 1, 2)})
+        source, target = kernels.xp.empty((6, 6), "float64"), kernels.xp.empty((6, 2) if dim else (2, 6), "float64")
+        source.inside[...] = terms[rank]
+        start = prepare(ActKind.REDUCE_SCATTER, task, rank, 0, transport, source, target, Workspace(kernels.xp))
+        with device.use(device.open("communication")):
+            assert all(request.test() for request in start())
+        found.append(target)
+    while any(queue.jobs for queue in world.queues):
+        world.advance()
+    whole = {Reduce.SUM: np.add, Reduce.MIN: np.minimum, Reduce.MAX: np.maximum}[reduce].reduce(terms)
+    for box, target in zip(boxes, found, strict=True):
+        assert np.allclose(target.inside, whole[tuple(slice(*cut) for cut in box)], rtol=1e-12)
+    assert [kind.split()[0] for calls in world._calls.values() for _, _, kind in calls] == ["reduce_scatter"] * 9
 
 
 def test_the_host_has_a_place_of_its_own_in_clocks() -> None:

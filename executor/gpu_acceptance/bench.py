@@ -119,5 +119,5 @@ def open_bench() -> Bench:
     from executor.runtime.kernels.gpu.loader import LoadedKernels
 
     xp = require_device()
-    products, attention = ProductPlans(xp, import_cublaslt()), AttentionPlans(xp, import_cudnn())
+    products, attention = ProductPlans(import_cublaslt()), AttentionPlans(import_cudnn())
     return Bench(xp, DeviceActs(xp, LoadedKernels(xp), products, attention), products, attention, FULL, run_command)

@@ -24,7 +24,7 @@ from executor.runtime.kernels.gpu.products import Epilogue, MatrixProduct
 from executor.runtime.kernels.gpu.program import ELEMENTS
 from executor.runtime.kernels.gpu.table import work_of
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.base import Call, Example
+from strategy.graph.ops.base import Call, Example, Workspace
 from strategy.sbp.tensor import DType
 
 _ALGORITHMS = 8
@@ -80,7 +80,7 @@ def _beside_the_best(bench: Bench, kind: str, call: Call) -> dict[str, Any]:
     (product,) = (one for one in work_of(kind, call) or () if isinstance(one, MatrixProduct))
     plans = bench.products.plans(product, _ALGORITHMS)
     times = [
-        bench.seconds(lambda plan=plan: bench.products.run_plan(product, plan, bench.stream))  # type: ignore[misc]
+        bench.seconds(lambda plan=plan: bench.products.run_plan(product, plan, bench.stream, call.workspace))  # type: ignore[misc]
         for plan in plans
     ]
     share = min(times) / times[0]
@@ -102,7 +102,7 @@ def _epilogue_error(bench: Bench, epilogue: Epilogue) -> float:
     bias = held["bias"] if epilogue.has_bias else None
     aux = held["aux"] if epilogue.has_aux else None
     product = MatrixProduct(held["a"], held["b"], out, epilogue=epilogue, bias=bias, aux=aux)
-    bench.products.run(product, bench.stream)
+    bench.products.run(product, bench.stream, Workspace(xp))
     a, b, given, before = (host[name].astype(np.float64) for name in shapes)
     right = a @ b
     if epilogue in (Epilogue.BIAS, Epilogue.GELU_OF_BIAS):
@@ -125,7 +125,7 @@ def _eight_bit_error(bench: Bench) -> float:
     out = xp.empty((32, 48), DType.BFLOAT16.numpy)
     left, right = (xp.asarray(array.view(np.uint8)) for array in (a, b))
     product = MatrixProduct(left, right, out, transpose_b=True, scale_a=scale_a, scale_b=scale_b)
-    bench.products.run(product, bench.stream)
+    bench.products.run(product, bench.stream, Workspace(xp))
     return _error(out.get(), 0.125 * a.astype(np.float64) @ b.astype(np.float64).T)
 
 

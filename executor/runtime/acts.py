@@ -23,16 +23,18 @@ from executor.runtime.finiteness import HeldUpdates
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
-from executor.runtime.registers import Registers
+from executor.runtime.registers import Registers, allocate_bytes
 from executor.runtime.summation_tree import TreeSum
 from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport, wait
-from strategy.base.errors import PlanError
+from executor.runtime.workspaces import DeclaringScratch, ScratchSection, assign_workspaces
+from strategy.base.errors import EnvironmentLacks, PlanError, present
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
 from strategy.graph.ops.half_precision import run_act
+from strategy.graph.ops.scratch import Scratch, ScratchSizes
 from strategy.graph.ops.traits import Movement
 from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask, neighbours
-from strategy.program.protocol import rendezvous_members
+from strategy.program.protocol import rendezvous_members, streams_of_actors
 from strategy.sbp.placement import Space
 from strategy.sbp.ragged import Rows
 
@@ -78,26 +80,81 @@ class ActBinder:
         self.updates = HeldUpdates() if hold_updates and kernels.host else None
         self._members = rendezvous_members(program)
         self._loads: dict[int, list[list[HostArray]]] = {}
-        self._workspaces = [Workspace(kernels.xp) for _ in program.actors]
+        self._workspaces: list[Scratch] = [Workspace(kernels.xp) for _ in program.actors]
+        self._workspace_nbytes = 0
         self._staging = [Workspace(np) for _ in program.actors]
 
     @property
     def scratch_nbytes(self) -> int:
-        """Bytes of the scratch arrays of ops and of movements so far, which no plan counts."""
-        workspaces = (*self._workspaces, *self._staging)
-        return sum(int(array.nbytes) for workspace in workspaces for array in workspace.arrays.values())
+        """Bytes of the scratch of ops and of movements, which no plan counts; on the host of what there is so far."""
+        own = (one for one in (*self._workspaces, *self._staging) if isinstance(one, Workspace))
+        return self._workspace_nbytes + sum(int(array.nbytes) for one in own for array in one.arrays.values())
+
+    def assign_workspaces(self, blocks: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> None:
+        """Set memory of the device aside for the scratch of its acts, before they are bound.
+
+        Args:
+            blocks: actor -> blocks that some act of it reads and writes.
+
+        Raises:
+            EnvironmentLacks: there is not so much left, and what most of it is for.
+        """
+        declared = {
+            index: found
+            for index, (reads, writes) in blocks.items()
+            if not self.is_host(index) and (found := self._declared(index, reads, writes)) != ScratchSizes()
+        }
+        stream_of = streams_of_actors(self._program)
+        places, nbytes = assign_workspaces(declared, {index: stream_of[index] for index in declared})
+        try:
+            memory = allocate_bytes(nbytes, self._kernels, Space.DEVICE)
+        except MemoryError as error:
+            most = max(declared, key=lambda index: sum(declared[index].anew) + sum(declared[index].kept))
+            raise EnvironmentLacks(
+                f"rank {self._rank}: acts need {nbytes} bytes of scratch on the device beside its registers, and there "
+                f"are not so many left ({error}); most is for {self._program.actors[most].name}; search with a lower "
+                "memory limit, or free the memory that others hold"
+            ) from error
+        self._workspace_nbytes = nbytes
+        for index in blocks:
+            owner, place = self._program.actors[index].name, places.get(index, _NO_SCRATCH)
+            if not self.is_host(index):
+                self._workspaces[index] = place.of(memory, self._kernels.xp, owner)
+
+    def _declared(self, index: int, reads: Sequence[int], writes: Sequence[int]) -> ScratchSizes:
+        """What acts of an actor of the device use beside its registers."""
+        task = self._program.actors[index].task
+        if isinstance(task, OpTask):
+            call = None if task.idle else self._call_of(index, *self._ports(index, reads, writes))
+            return ScratchSizes() if call is None else self._kernels.scratch(*call)
+        declaring = self._workspaces[index] = DeclaringScratch()
+        self.bind(index, reads, writes)
+        return declaring.sizes
 
     def is_host(self, index: int) -> bool:
-        """Whether the host is the actor itself: a device with streams is not enough for its acts."""
+        """Whether the host is the actor itself: a device with streams is not enough for its acts.
+
+        The act of a rank beside the owner is the host's, too, where it writes scalars in the host's memory.
+        """
         actor = self._program.actors[index]
-        if any(self._program.registers[port.register].ragged is not None for port in (*actor.reads, *actor.writes)):
-            return not isinstance(actor.task, OpTask) or not actor.task.idle
+        ports = [self._program.registers[port.register] for port in (*actor.reads, *actor.writes)]
+        if isinstance(actor.task, OpTask) and actor.task.idle:
+            return any(ports[port].space is Space.HOST and ports[port].nbytes for port in actor.task.outputs)
+        if any(register.ragged is not None for register in ports):
+            return True
         match actor.task:
             case OpTask() as task:
-                return not task.idle and self._graph.on_host(self._graph.by_name[task.op])
+                return self._graph.on_host(self._graph.by_name[task.op])
             case LoadTask():
                 return False
         return actor.rendezvous is not None and not self._transport.in_stream_order
+
+    def is_batched(self, index: int) -> bool:
+        """Whether kernels launch an actor's acts together with those like it that follow."""
+        task = self._program.actors[index].task
+        if not isinstance(task, OpTask) or task.idle or self.is_host(index):
+            return False
+        return self._graph.by_name[task.op].kind in self._kernels.batched
 
     def touches_device(self, index: int) -> bool:
         """Whether an actor uses memory of the device."""
@@ -111,11 +168,10 @@ class ActBinder:
     def bind(self, index: int, read_blocks: Sequence[int], write_blocks: Sequence[int]) -> Run:
         """The act of an actor that uses these blocks of its registers."""
         actor = self._program.actors[index]
-        reads = [self._registers.block(p.register, b) for p, b in zip(actor.reads, read_blocks, strict=True)]
-        writes = [self._registers.block(p.register, b) for p, b in zip(actor.writes, write_blocks, strict=True)]
+        reads, writes = self._ports(index, read_blocks, write_blocks)
         match actor.task:
             case OpTask() as task:
-                return self._op(index, actor, task, reads + writes)
+                return self._op(index, task, reads, writes)
             case LoadTask() as task:
                 return self._loader(index, task, writes)
             case BoxingTask() as task if len(actor.reads) > 1:
@@ -125,18 +181,25 @@ class ActBinder:
             case None:
                 return _nothing if actor.rendezvous is None else self._meet(actor.rendezvous)
 
-    def _op(self, index: int, actor: Actor, task: OpTask, ports: Sequence[Array]) -> Run:
+    def _ports(
+        self, index: int, read_blocks: Sequence[int], write_blocks: Sequence[int]
+    ) -> tuple[list[Array], list[Array]]:
+        """What an actor reads, and what it writes."""
+        actor, block = self._program.actors[index], self._registers.block
+        reads = [block(port.register, at) for port, at in zip(actor.reads, read_blocks, strict=True)]
+        return reads, [block(port.register, at) for port, at in zip(actor.writes, write_blocks, strict=True)]
+
+    def _call_of(self, index: int, reads: Sequence[Array], writes: Sequence[Array]) -> tuple[OpDef, Call] | None:
+        """The act of an op on these arrays; None where all that it does is to copy them between memories."""
+        actor, ports = self._program.actors[index], (*reads, *writes)
+        task = present(actor.task if isinstance(actor.task, OpTask) else None, "the actor of an op")
         op = self._graph.by_name[task.op]
         definition = self._registry[op.kind]
-        written = [ports[port] for port in task.outputs]
-        if task.idle:
-            return self._idle([array for array in written if array.size])
+        if isinstance(definition.cost, Movement):
+            return None
+        written, on_host = [ports[port] for port in task.outputs], self._graph.on_host(op)
         if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
             raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
-        if isinstance(definition.cost, Movement):
-            move = self._kernels.download if definition.cost.to is Space.HOST else self._kernels.upload
-            return lambda number: move(memory(ports[0]), memory(written[0]))
-        on_host = self._graph.on_host(op)
         call = Call(
             xp=np if on_host else self._kernels.xp,
             attrs=op.attrs,
@@ -147,8 +210,20 @@ class ActBinder:
             output_boxes=task.output_boxes,
             workspace=(self._staging if on_host else self._workspaces)[index],
         )
-        acts_per_piece = max((port.acts_per_piece for port in actor.writes), default=1)
-        kernel = run_act if on_host and not self._kernels.host else self._kernels.run
+        return definition, call
+
+    def _op(self, index: int, task: OpTask, reads: Sequence[Array], writes: Sequence[Array]) -> Run:
+        if task.idle:
+            return self._idle([array for port in task.outputs if (array := (*reads, *writes)[port]).size])
+        op = self._graph.by_name[task.op]
+        found = self._call_of(index, reads, writes)
+        if found is None:
+            to_host = Movement(Space.HOST) == self._registry[op.kind].cost
+            move = self._kernels.download if to_host else self._kernels.upload
+            return lambda number: move(memory(reads[0]), memory(writes[0]))
+        definition, call = found
+        acts_per_piece = max((port.acts_per_piece for port in self._program.actors[index].writes), default=1)
+        kernel = run_act if self._graph.on_host(op) and not self._kernels.host else self._kernels.run
 
         def act(number: int) -> None:
             call.number = number
@@ -245,8 +320,8 @@ class ActBinder:
         writes: Sequence[Array],
     ) -> Run:
         at = self._at(index)
-        sources = [at.like(piece) for piece in reads]
-        targets = [at.like(piece) for piece in writes]
+        sources = [at.like(piece, f"source {number}") for number, piece in enumerate(reads)]
+        targets = [at.like(piece, f"target {number}") for number, piece in enumerate(writes)]
         start = prepare(
             actor.kind,
             task,
@@ -269,7 +344,7 @@ class ActBinder:
         if not task.members:
             return self._boxing(index, actor, task, *rows)
         at = self._at(index)
-        sources = [at.like(piece) for piece in reads]
+        sources = [at.like(piece, f"source {number}") for number, piece in enumerate(reads)]
         before = [pair for pair in zip(reads, sources, strict=True) if pair[0] is not pair[1]]
         me = task.group.index(self._rank)
         ((_, size),) = task.source_boxes[me]
@@ -309,6 +384,7 @@ def _adds_up(call: Call) -> bool:
     return len(call.inputs) == 1 and call.inputs[0].shape == call.outputs[0].shape
 
 
+_NO_SCRATCH = ScratchSection((0, 0), (0, 0))
 _LOAD_BUFFERS = 2
 """Of a loader, where the device has memory of its own: the host fills one while the device takes the other."""
 
@@ -321,15 +397,15 @@ class _Place:
     """The memory, `on_device` or of the host, that a boxing act works in; what lies elsewhere is copied."""
 
     kernels: Kernels
-    scratch: Workspace
+    scratch: Scratch
     on_device: bool
 
-    def like(self, piece: Array) -> Array:
+    def like(self, piece: Array, name: str) -> Array:
         """A piece if it is here, else memory for it."""
         if _in_host(piece) is not self.on_device:
             return piece
         if self.on_device:
-            return self.kernels.xp.empty(piece.shape, piece.dtype)
+            return self.scratch.get(name, piece.shape, piece.dtype)
         return host_piece(self.kernels, piece)
 
     def move(self, pieces: _Moves) -> None:

@@ -5,8 +5,9 @@ came, and starts the next; the worker polls in between and runs other streams me
 given arrays once, so that an act itself looks nothing up and allocates nothing.
 
 Cuts of an array that lie together in memory are sent and received in place; others go through scratch arrays that
-are kept. Reductions combine in one binary tree over the ranks (on two levels: within each node, then over the nodes),
-so their results are bitwise the same on all ranks, transports and runs.
+are kept. Reductions are the library's own where the transport has one that adds up (`library_reductions`); else they
+combine in one binary tree over the ranks (on two levels: within each node, then over the nodes), so their results are
+bitwise the same on all ranks, transports and runs.
 
 Bytes handed over to other ranks by the whole group, for p ranks and a tensor of T bytes that the group holds:
 
@@ -29,13 +30,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from executor.runtime.hierarchical import TWO_LEVELS
+from executor.runtime.library_reductions import library_reduction
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Copies, Cuts, Part, Requests, Start, cut, piece_of, terms_of
 from executor.runtime.ragged import prepare_rows
 from executor.runtime.transport.base import HostArray, Parcel, Transport
 from strategy.base.errors import InternalError, present
 from strategy.comm.rank_parts import incoming, outgoing
-from strategy.graph.ops.base import Workspace
+from strategy.graph.ops.scratch import Scratch
 from strategy.program.program import ActKind, BoxingTask, TransferTask
 from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import balanced_split
@@ -50,7 +52,7 @@ def prepare(
     transport: Transport,
     source: HostArray | Rows | None,
     target: HostArray | Rows | None,
-    scratch: Workspace,
+    scratch: Scratch,
 ) -> Start:
     """The act of `rank` in a boxing step or transfer, bound to the array, or ragged rows, it reads and writes.
 
@@ -69,7 +71,7 @@ def prepare(
     if isinstance(task, TransferTask):
         return _transfer(task, rank, number, transport, source, target, scratch)
     part = Part(task, task.group.index(rank), number, transport, _full(source), _full(target), scratch)
-    return (TWO_LEVELS if task.nodes else _FLAT)[kind](part)
+    return library_reduction(kind, part) or (TWO_LEVELS if task.nodes else _FLAT)[kind](part)
 
 
 def _copy(part: Part) -> Start:
@@ -187,7 +189,7 @@ def _transfer(
     transport: Transport,
     source: HostArray | None,
     target: HostArray | None,
-    scratch: Workspace,
+    scratch: Scratch,
 ) -> Start:
     """Messages that leave or reach this rank, in the task's order; those to itself are copied."""
     leaving = [m for m in task.messages if m.source == rank and m.target != rank]

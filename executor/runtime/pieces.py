@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from executor.runtime.summation_tree import combined
 from executor.runtime.transport.base import HostArray, Parcel, PendingTransfer, Transport
-from strategy.graph.ops.base import ArrayModule, Workspace
+from strategy.graph.ops.base import ArrayModule
+from strategy.graph.ops.scratch import Scratch
 from strategy.program.program import BoxingTask
 from strategy.sbp.sbp import Reduce
 from strategy.sbp.tensor import Box, within
@@ -60,7 +61,7 @@ def piece_of(array: HostArray, piece: Box, frame: Box) -> HostArray:
     return view
 
 
-def cut(array: HostArray, frame: Box, pieces: Sequence[Box | None], scratch: Workspace, name: str) -> Cuts:
+def cut(array: HostArray, frame: Box, pieces: Sequence[Box | None], scratch: Scratch, name: str) -> Cuts:
     """Cut `pieces` (None: nothing) out of the array that holds `frame`."""
     flat: list[HostArray | None] = []
     copies: Copies = []
@@ -83,7 +84,7 @@ class Part:
     transport: Transport
     source: HostArray
     target: HostArray
-    scratch: Workspace
+    scratch: Scratch
 
     @property
     def xp(self) -> ArrayModule:

@@ -78,7 +78,7 @@ class Registers:
         """
         nbytes = self._allocated[space]
         try:
-            return _allocated(nbytes, kernels, space)
+            return allocate_bytes(nbytes, kernels, space)
         except MemoryError as error:
             mine = [(i, r) for i, r in enumerate(self._program.registers) if (r.rank, r.space) == (self.rank, space)]
             index, largest = max(mine, key=lambda pair: pair[1].nbytes)
@@ -145,7 +145,7 @@ BASE_ALIGNMENT = 256
 """Of all memory of a rank: that of CUDA's allocations, and a multiple of that of blocks."""
 
 
-def _allocated(nbytes: int, kernels: Kernels, space: Space) -> Array:
+def allocate_bytes(nbytes: int, kernels: Kernels, space: Space) -> Array:
     """Bytes that begin at a multiple of `BASE_ALIGNMENT`; the allocator gives what it takes to find one."""
     if space is Space.HOST:
         raw: Array = kernels.host_like(np.empty(nbytes + BASE_ALIGNMENT, np.uint8))

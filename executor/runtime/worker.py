@@ -140,8 +140,18 @@ class Worker:
         self.protocol = Protocol(program, steps=0, ranks=[rank], host=host)
         self.issuer: Issuer | None = None
         if kernels.streams is not None:
+            batched = [index for index in mine if self._acts.is_batched(index)]
             staged = {index: count for index in mine if (count := self._acts.buffers(index))}
-            self.issuer = Issuer(program, rank, kernels.streams, host=host, staged=staged, timed=record, ahead=ahead)
+            self.issuer = Issuer(
+                program,
+                rank,
+                kernels.streams,
+                host=host,
+                staged=staged,
+                timed=record,
+                ahead=ahead,
+                batched=batched,
+            )
         self._probe: FinitenessProbe | None = None
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
@@ -341,7 +351,10 @@ class Worker:
     def _bind_all(self) -> None:
         """Bind every act that there will be, so that no step that follows has to make anything."""
         self._reports.make_buffers()
-        for actor in dict.fromkeys(present(self.issuer, "a launch list").launches):
+        actors = dict.fromkeys(present(self.issuer, "a launch list").launches)
+        if not any(self._runs):
+            self._acts.assign_workspaces({a: next(iter(self.protocol.choices_of_blocks(a))) for a in actors})
+        for actor in actors:
             for reads, writes in self.protocol.choices_of_blocks(actor):
                 if reads + writes not in self._runs[actor]:
                     self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)

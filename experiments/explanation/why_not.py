@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from experiments.explanation.constraint import Constraint, dividing_constraint, memory_constraint
 from experiments.prices import simulated_step
 from strategy.base.budget import Budget
-from strategy.base.errors import ContradictionError, InfeasibleError
+from strategy.base.errors import ContradictionError, InfeasibleError, OutOfTimeError
+from strategy.bounds.configurations import mesh_groups
+from strategy.bounds.quick_bound import least_work
 from strategy.plan.plan import Plan
 from strategy.search.contradiction import contradictory, leave_no_candidate
 from strategy.search.search import search
@@ -27,6 +29,17 @@ class Refusal:
     plan: Plan | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The time was over before there was a plan with the pins, or a proof that there is none.
+
+    `bound_s` is what no step with the pins takes less than, by the least work of its ops; None where it is not known.
+    """
+
+    limit_s: float
+    bound_s: float | None
+
+
 def pinned_request(plan: Plan, pins: Pins) -> Request:
     """What a plan was searched for, with these pins and no others."""
     return Request(
@@ -39,12 +52,9 @@ def pinned_request(plan: Plan, pins: Pins) -> Request:
     )
 
 
-def why_not(request: Request, budget: Budget) -> SearchResult | Refusal:
-    """The best plan with the pins of a request, or why there is none.
-
-    Raises:
-        OutOfTimeError: there was neither a plan nor a reason in time.
-    """
+def why_not(request: Request, budget: Budget) -> SearchResult | Refusal | Undecided:
+    """The best plan with the pins of a request, or why there is none, or what is known where the time was over."""
+    limit_s = budget.left_s()
     if leave_no_candidate(request):
         reason = contradictory(request, leave_no_candidate, budget.share(1 / 4))
         return Refusal(str(reason), dividing_constraint(request, budget))
@@ -52,6 +62,19 @@ def why_not(request: Request, budget: Budget) -> SearchResult | Refusal:
         return search(request, simulate=simulated_step, budget=budget.share(1 / 2))
     except ContradictionError as error:
         return Refusal(str(error), None)
+    except OutOfTimeError:
+        return Undecided(limit_s, least_step_s(request))
     except InfeasibleError as error:
-        constraint, plan = memory_constraint(request, error.smallest_limit, budget)
+        try:
+            constraint, plan = memory_constraint(request, error.smallest_limit, budget)
+        except OutOfTimeError:  # that nothing fits is known, not how much memory would do
+            return Refusal(str(error), None)
         return Refusal(str(error), constraint, plan)
+
+
+def least_step_s(request: Request) -> float | None:
+    """What no step that a request allows takes less than, by arrays over all configurations, without a search."""
+    if request.cost.cluster.groups:
+        return None
+    groups = mesh_groups(request, least_work(request))
+    return min((group.bound_ns / 1e9 for group in groups), default=None)

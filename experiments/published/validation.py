@@ -7,6 +7,7 @@ a model and its cut on all GPUs, with all versions and repeats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,13 +27,24 @@ from experiments.published.fitting import (
     reference,
 )  # fmt: skip
 from experiments.published.predictions import Prediction, predict
+from experiments.published.priced_configurations import PricedRun, priced_configurations, priced_rows, read_shipped
 from experiments.published.rows import Row
-from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, of_second_set, score
+from experiments.published.scores import (
+    Choice,
+    Score,
+    choices,
+    family_of,
+    measured_memory,
+    measured_seconds,
+    of_second_set,
+    score,
+)
 from strategy.closed_form import collectives
 from strategy.closed_form.calibration import TIME, FittedConstants
 from strategy.closed_form.constants import Constants, nominal, without_source
 from strategy.closed_form.fit import Fit
 from strategy.closed_form.interval import Residual, Stratum, strata
+from strategy.closed_form.memory_error import MemoryErrors, memory_errors
 from strategy.closed_form.products import Floats
 
 FOLDS = 5
@@ -56,17 +68,20 @@ class HeldOutRun:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Fits to everything, strata, and scores of held-out predictions by family; `collective_error` by setup.
+    """Fits to everything, strata, errors of memory, and scores of held-out predictions by family.
 
-    `untold` are scores by source of the families whose source alone tells some constants, priced with what other
-    systems say of these; `second` are the families of the second set of sources; `points` are the runs of which
-    `within` is the score, `choices` the groups of them in which there is one.
+    `collective_error` is by setup; `untold` are scores by source of the families whose source alone tells some
+    constants, priced with what other systems say of these; `second` are the families of the second set of sources;
+    `points` are the runs of which `within` is the score, `choices` the groups of them in which there is one; `priced`
+    are prices by rows, and of published configurations whose runs these are.
     """
 
     fits: Mapping[str, Fit]
     strata: Mapping[str, Stratum]
+    memory: MemoryErrors
     points: Sequence[HeldOutRun]
     choices: Sequence[Choice]
+    priced: Sequence[PricedRun]
     within: Mapping[str, Score]
     across: Mapping[str, Score]
     untold: Mapping[str, Score]
@@ -93,13 +108,16 @@ def validate() -> Validation:
     residuals = Residuals.of(runs, within, across, sources.tolist())
     error = np.abs(collectives.all_reduce(measured.nbytes, measured.group, links.values) / measured.seconds - 1)
     cells, apart = [row.cells for row in rows], predictions(rows, runs, within, links, residuals)
+    afar = predictions(rows, runs, across, links, residuals)
     return Validation(
         fits,
         strata(residuals.without(np.zeros(len(runs.rows), dtype=bool))),
+        memory_errors(list(_memory_residuals(rows, apart, afar))),
         list(_points(cells, apart)),
         choices(cells, apart),
+        [*priced_rows(rows, apart), *_priced_files(runs, within, links, residuals)],
         score(cells, apart),
-        score(cells, predictions(rows, runs, across, links, residuals)),
+        score(cells, afar),
         {
             name: item
             for name, item in score(cells, predictions(rows, runs, untold, links, residuals)).items()
@@ -118,6 +136,25 @@ def _points(cells: Sequence[Mapping[str, str]], predicted: Sequence[Prediction])
         measured_s = measured_seconds(row)
         if measured_s is not None and found.status == "ok":
             yield HeldOutRun(family_of(row), measured_s, found.seconds, found.low, found.high)
+
+
+def _priced_files(runs: Runs, held: HeldOut, links: Fit, residuals: Residuals) -> Iterator[PricedRun]:
+    known = constants_without(held, links, residuals)
+    return priced_configurations(runs.rows, [known[number] for number in held.fit_of], read_shipped())
+
+
+def _memory_residuals(
+    rows: Sequence[Row], apart: Sequence[Prediction], afar: Sequence[Prediction]
+) -> Iterator[Residual]:
+    """Log ratios of predicted to measured memory, of every run that did not exceed it and reports it."""
+    for row, near, far in zip(rows, apart, afar, strict=True):
+        found = measured_memory(row.cells)
+        if found is None or row.cells["oom"] == "yes" or near.status != "ok" or far.status != "ok":
+            continue
+        column, held = found
+        ratios = (math.log(one.memory(column) / held) for one in (near, far))
+        family = family_of(row.cells)
+        yield Residual(row.candidates[0].job, source_of(family), _group(family, row.cells), *ratios)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +178,12 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Seconds of every run as predicted by a fit without it; run i has the memory constants `memory[fit_of[i]]`."""
+    """Seconds of every run as predicted by a fit without it; run i has the constants number `fit_of[i]`."""
 
     seconds: Floats
     memory: tuple[Constants, ...]
     fit_of: tuple[int, ...]
+    time: tuple[Constants, ...]
 
     def but_for(
         self, runs: Runs, fits: Mapping[str, Fit], sources: np.ndarray[tuple[int], np.dtype[np.str_]]
@@ -162,13 +200,26 @@ def held_out(runs: Runs, masks: Sequence[Mask], start: Constants) -> HeldOut:
     """Predict the runs of each mask by fits to all others."""
     seconds = np.full(len(runs.rows), np.nan)
     memory: list[Constants] = [{}]
+    time: list[Constants] = [{}]
     fit_of = np.zeros(len(runs.rows), dtype=np.intp)
     for number, mask in enumerate(masks, 1):
         fitted = fit_time(runs, ~mask, start)
         seconds[mask] = runs.mixture.mean(runs.pricing.seconds(fitted.values))[mask]
         memory.append(fit_memory(runs, ~mask).values)
+        time.append(fitted.values)
         fit_of[mask] = number
-    return HeldOut(seconds, tuple(memory), tuple(fit_of.tolist()))
+    return HeldOut(seconds, tuple(memory), tuple(fit_of.tolist()), tuple(time))
+
+
+def constants_without(held: HeldOut, links: Fit, residuals: Residuals) -> dict[int, FittedConstants]:
+    """Number of a fit -> all that it says of the runs that it has not seen; intervals rest on those beside them."""
+    return {
+        number: FittedConstants(
+            dict(links.values) | dict(held.time[number]) | dict(held.memory[number]),
+            strata(residuals.without(np.array(held.fit_of) == number)),
+        )
+        for number in sorted(set(held.fit_of))
+    }
 
 
 def predictions(rows: Sequence[Row], runs: Runs, held: HeldOut, links: Fit, residuals: Residuals) -> list[Prediction]:

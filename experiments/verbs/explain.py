@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from experiments.explanation.alternatives import Alternative
     from experiments.explanation.simulated import SimulatedPlan
     from experiments.explanation.time_by_cause import TimeByCause
-    from experiments.explanation.why_not import Refusal
+    from experiments.explanation.why_not import Refusal, Undecided
     from strategy.search.search_result import SearchResult
 
 EXPLAIN_LIMIT_S = 60.0
@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
     from strategy.base.budget import Budget
 
     pins = None if args.why_not is None else pins_of_settings([word for text in args.why_not for word in text.split()])
-    budget = Budget.of(args.time_limit)
     one = read_simulated(args.plan)
     binds = binding(one)
+    budget = Budget.of(args.time_limit)
     found: dict[str, object] = {"plan": str(args.plan), **causes_document(one.causes), "binding": asdict(binds)}
     lines = [causes_text(str(args.plan), one.causes), *binds.lines()]
     if args.op is not None:
@@ -158,12 +158,16 @@ def op_lines(name: str, options: tuple[Alternative, ...]) -> list[str]:
     return lines
 
 
-def why_not_answer(one: SimulatedPlan, asked: str, answer: SearchResult | Refusal) -> tuple[dict[str, object], str]:
+def why_not_answer(
+    one: SimulatedPlan, asked: str, answer: SearchResult | Refusal | Undecided
+) -> tuple[dict[str, object], str]:
     """Why the plan is not another, as JSON knows it and for people."""
     from experiments.explanation.simulated import simulated
-    from experiments.explanation.why_not import Refusal
+    from experiments.explanation.why_not import Refusal, Undecided
     from strategy.plan.plan import config_document
 
+    if isinstance(answer, Undecided):
+        return _undecided(one, asked, answer)
     if not isinstance(answer, Refusal):
         other = simulated(answer.plan)
         document = difference_document(one.causes, other.causes)
@@ -179,3 +183,24 @@ def why_not_answer(one: SimulatedPlan, asked: str, answer: SearchResult | Refusa
         document["relaxed"] = difference_document(one.causes, other.causes)
         text += "\n" + difference_text("with that", one, other)
     return document, text
+
+
+def _undecided(one: SimulatedPlan, asked: str, answer: Undecided) -> tuple[dict[str, object], str]:
+    """What is known where the time was over: a bound, and whether that alone tells that the plan is the faster one."""
+    from strategy.base.units import format_seconds
+
+    bound_s, own_s = answer.bound_s, one.plan.claims.objective_s
+    slower = bound_s is not None and bound_s >= own_s
+    reason = f"the search found neither a plan nor a proof that there is none within {answer.limit_s:.3g} s"
+    document: dict[str, object] = {
+        "asked": asked,
+        "admitted": None,
+        "reason": reason,
+        "bound_s": bound_s,
+        "slower": slower or None,
+    }
+    text = f"with {asked}: not decided: {reason}"
+    if bound_s is not None:
+        than = f"which is {'more than' if slower else 'no more than'} the plan's {format_seconds(own_s)}"
+        text += f"; no such step takes less than {format_seconds(bound_s)} by its work alone, {than}"
+    return document, text + ("" if slower else "; raise --time-limit")

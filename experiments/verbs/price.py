@@ -146,6 +146,7 @@ def document(
         "peak_memory_bytes": price.peak_memory_bytes,
         "memory_limit_bytes": price.limit_bytes,
         "fits": price.fits,
+        "fit_probability": price.fit_probability,
         "memory_by_cause": dict(price.memory_bytes),
         "time_by_cause_s": dict(price.causes_s),
         "extrapolated": list(price.extrapolated),

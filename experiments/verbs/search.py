@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import TRAINERS, add_json, gpu_range, positive_int, seconds, share, tokens
+from experiments.arguments import TRAINERS, add_json, fit_probability, gpu_range, positive_int, seconds, share, tokens
 from experiments.console import emit, say
 from experiments.exit_codes import EXIT_LIMIT
 from experiments.outputs import check_output_path, clean_stdout, make_folder
@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokens", type=tokens, metavar="N", help="tell how long training on so many takes: 15T, 300B, 1e12"
     )
     parser.add_argument(
+        "--figure", type=Path, metavar="F.png", help="of a range of --gpus: draw days against GPU-hours, with intervals"
+    )
+    parser.add_argument(
         "--global-batch", type=positive_int, metavar="N", help="samples per step (default: the model's)"
     )
     parser.add_argument("--seq", type=positive_int, metavar="N", help="tokens per sample (default: the model's)")
@@ -79,6 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=TRAINERS,
         metavar="TRAINER",
         help="only plans that this trainer's configuration can say, and what that costs: " + ", ".join(TRAINERS),
+    )
+    parser.add_argument(
+        "--fit-probability",
+        type=fit_probability,
+        metavar="P",
+        help="keep memory free so that the plan fits with this probability, by how far predictions of memory were off "
+        "on runs that they had not seen: those of the trainer of --for, else of systems of which none was seen",
     )
     parser.add_argument(
         "--deduce",
@@ -128,14 +138,20 @@ def run(args: argparse.Namespace) -> int:
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
     from experiments.gpu_counts import training_cost
+    from experiments.memory_margin import found_with
     from experiments.prices import simulated_step
     from experiments.stopping import exit_code, stopping
     from experiments.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
+    from experiments.verbs.simulate import check_format
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
     clusters = clusters_of(args)
     check_output_path(args.out, "--out")
+    check_output_path(args.figure, "--figure")
+    if args.figure is not None and len(clusters) == 1:
+        raise InputError("one number of GPUs is no figure", where="--figure", expected="a range of --gpus, as 64..1024")
+    check_format(args.figure)
     if len(clusters) > 1:
         return compare_counts(args, clusters, started, budget)
     make_folder(args.dump_passes, "--dump-passes")
@@ -145,7 +161,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
             limited = budget if request.pins.trainer is None else budget.share(LIMITED_SHARE)
-            result = search(request, simulate=simulated_step, budget=limited, watch=watch)
+
+            def solve(one: Request, part: Budget) -> SearchResult:
+                return search(one, simulate=simulated_step, budget=part, watch=watch)
+
+            result = found_with(request, args.fit_probability, solve, limited)
             rest = Budget.of(0.0) if result.interrupted else budget
             answer = None if request.pins.trainer is None else answer_for(request, result.plan, rest)
     except InfeasibleError as error:
@@ -203,6 +223,7 @@ def clusters_of(args: argparse.Namespace) -> list[Cluster]:
 def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: float, budget: Budget) -> int:
     """Bound every count of GPUs, search those on the front, write a plan of each, print."""
     from experiments.gpu_counts import answered, overall, table
+    from experiments.memory_margin import found_with
     from experiments.prices import simulated_step
     from experiments.stopping import exit_code, stopping
     from strategy.plan.plan import write_plan
@@ -212,8 +233,11 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
     answers: list[CountAnswer] = []
     with progress() as watch, clean_stdout(), stopping() as stopped_by:
 
-        def solve(request: Request, part: Budget) -> SearchResult:
+        def search_once(request: Request, part: Budget) -> SearchResult:
             return search(request, simulate=simulated_step, budget=part, watch=watch)
+
+        def solve(request: Request, part: Budget) -> SearchResult:
+            return found_with(request, args.fit_probability, search_once, part)
 
         for one in answered(requests, args.tokens, solve, budget):
             answers.append(one)
@@ -224,6 +248,10 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
         counts = [_count_document(one, args.out, calibrations[0]) for one in answers]
         emit({"status": status, "gpu_counts": counts, "search_time_s": time.perf_counter() - started})
     say(table(answers))
+    if args.figure is not None:
+        from experiments.counts_figure import draw
+
+        draw(answers, args.figure)
     if any(one.result is not None and one.result.interrupted for one in answers):
         return exit_code(stopped_by)
     exits = {Status.INFEASIBLE: InfeasibleError.exit_code, Status.LIMIT: EXIT_LIMIT}
@@ -359,6 +387,7 @@ def document(
         "peak_memory_bytes": list(claims.peak_memory_bytes),
         "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
         "memory_limit_bytes": claims.memory_limit_bytes,
+        "fit_probability": None if claims.fit is None else claims.fit.probability,
         "tokens_per_s": plan.tokens_per_step / claims.step_time_s,
         "mfu": mfu,
         "hfu": hfu,
@@ -400,6 +429,8 @@ def summary(result: SearchResult, path: Path) -> str:
 
     plan, claims = result.plan, result.plan.claims
     peak, limit = format_bytes(max(claims.peak_memory_bytes)), format_bytes(claims.memory_limit_bytes)
+    if claims.fit is not None:
+        limit += f", which fits with probability {claims.fit.probability:g}"
     return (
         f"{path}: {degrees(plan.config)}, precision {plan.training.precision}; "
         f"{format_seconds(claims.step_time_s)} a step, {peak} of {limit}\n"

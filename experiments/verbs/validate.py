@@ -20,6 +20,7 @@ from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.kernels.validation import KernelError
+    from experiments.published.priced_configurations import PricedRun
     from experiments.published.scores import Choice, Score
     from experiments.published.source_figure import SourceFigure
     from experiments.published.validation import Validation
@@ -29,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan validate` takes."""
     parser.add_argument(
         "--choices", action="store_true", help="choose the way predicted fastest among those that others measured"
+    )
+    parser.add_argument(
+        "--prices",
+        action="store_true",
+        help="also the errors of prices by trainer and cluster: of runs as their rows describe them, and of published "
+        "configurations whose runs were published",
     )
     parser.add_argument(
         "--depths",
@@ -87,10 +94,14 @@ def run(args: argparse.Namespace) -> int:
             "method": "least squares on log ratios, soft L1, priors, families of nearly equal weight",
             "strata": f"residuals of {FOLDS} folds with groups kept whole, and of sources held out",
         }
-        write_constants(args.out, found.fits, found.strata, provenance)
+        write_constants(args.out, found.fits, found.strata, found.memory, provenance)
     figures = all_figures()
     if args.json:
-        emit(document(found, figures) | ({"choices": [asdict(one) for one in found.choices]} if args.choices else {}))
+        emit(
+            document(found, figures)
+            | ({"choices": [asdict(one) for one in found.choices]} if args.choices else {})
+            | ({"prices": [asdict(one) for one in found.priced]} if args.prices else {})
+        )
     say(f"{len(DECLARED)} fitted parameters\n")
     for way, scores in ((f"group, {FOLDS} folds", found.within), ("source", found.across)):
         for name, part in by_set(scores, found.second).items():
@@ -102,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
     say("\nfigures that the sources print, simulated\n" + as_table(figures))
     if args.choices:
         say("\n" + choices(found.choices))
+    if args.prices:
+        say("\n" + prices(found.priced))
     return 0
 
 
@@ -112,7 +125,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         InputError: which flag, and beside which one.
     """
     for alone, problem in (("depths", "fits nothing"), ("search", "fits nothing"), ("kernels", "fits no runs")):
-        others = ("depths", "search", "kernels", "choices", *(() if alone == "kernels" else ("out",)))
+        others = ("depths", "search", "kernels", "choices", "prices", *(() if alone == "kernels" else ("out",)))
         beside = [f"--{flag}" for flag in others if flag != alone and vars(args)[flag]]
         if vars(args)[alone] and beside:
             raise InputError(
@@ -209,6 +222,19 @@ def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, ob
         "calculon": CALCULON,
         "figures": [asdict(figure) for figure in figures],
     }
+
+
+def prices(found: Sequence[PricedRun]) -> str:
+    """Errors of prices by trainer and cluster, held out by group: of published configurations, and of all rows."""
+    from experiments.published.priced_configurations import as_table, by_cluster
+
+    files = [one for one in found if one.configuration]
+    rows = [one for one in found if not one.configuration]
+    return (
+        "published configurations, priced as files, whose runs were published; held out by group\n"
+        f"{as_table(by_cluster(files), of_files=True)}\n\nall published runs, priced as rows; held out by group\n"
+        f"{as_table(by_cluster(rows), of_files=False)}"
+    )
 
 
 def choices(found: Sequence[Choice]) -> str:

@@ -32,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify and say what was found."""
     if args.certificate is not None:
         return verify_certificate(args.certificate, args.plan, json=args.json)
+    from experiments.memory_margin import fit_problems
     from simulator import engine
     from strategy.plan.plan import read_plan
     from strategy.plan.replayed_bound import replayed_bound
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan = read_plan(args.plan)
     found = admitted(plan, lambda program: engine.run(program, 1))
-    problems = [] if isinstance(found, Admitted) else found
+    problems = fit_problems(plan) if isinstance(found, Admitted) else found
     proved = None
     if not problems:
         try:
@@ -104,6 +105,7 @@ def document(plan: Plan, problems: list[str], proved: Replayed | CandidatesRepla
         "status": plan.claims.status,
         "lower_bound_s": plan.claims.lower_bound_s,
         "bound": "claimed, not re-proved" if proved is None else "proved",
+        "fit_probability": None if plan.claims.fit is None else plan.claims.fit.probability,
         "configurations": None if proved is None else proved.configurations,
     }
 

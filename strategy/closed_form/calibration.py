@@ -21,6 +21,7 @@ from strategy.closed_form import collectives, exchange, frameworks, kernels, mem
 from strategy.closed_form.constants import Constants, parse_constants
 from strategy.closed_form.fit import Fit
 from strategy.closed_form.interval import Stratum
+from strategy.closed_form.memory_error import PERCENTS, MemoryErrors
 
 FORMAT = 1
 TIME = (*kernels.CONSTANTS, *exchange.CONSTANTS, *price.CONSTANTS, *frameworks.CONSTANTS)
@@ -31,10 +32,11 @@ _SHIPPED = "published.json"
 
 @dataclass(frozen=True, slots=True)
 class FittedConstants:
-    """Values of all constants, and the strata of the intervals."""
+    """Values of all constants, the strata of the intervals, and the errors of memory, where these are known."""
 
     constants: Constants
     strata: Mapping[str, Stratum]
+    memory: MemoryErrors | None = None
 
 
 @cache
@@ -67,10 +69,33 @@ def read_constants(path: Path) -> FittedConstants:
             raise InputError(f"not a stratum: {error}", where=f"{path}: strata[{name!r}]") from None
         if not 0 <= known[name].half_width < float("inf"):
             raise InputError("not a possible half-width", where=f"{path}: strata[{name!r}]", got=entry["half_width"])
-    return FittedConstants(MappingProxyType(values), MappingProxyType(known))
+    errors = None if "memory" not in document else _memory_errors(document["memory"], where=f"{path}: memory")
+    return FittedConstants(MappingProxyType(values), MappingProxyType(known), errors)
 
 
-def write_constants(path: Path, fits: Mapping[str, Fit], strata: Mapping[str, Stratum], provenance: object) -> None:
+def _memory_errors(entry: object, *, where: str) -> MemoryErrors:
+    """Errors of memory from their entry.
+
+    Raises:
+        InputError: a key is missing, a figure is none, or percentiles do not ascend.
+    """
+    try:
+        scales = {str(name): float(scale) for name, scale in entry["scales"].items()}  # type: ignore[index]
+        near, far = (tuple(float(value) for value in entry[way]) for way in ("near", "far"))  # type: ignore[index]
+        found = MemoryErrors(int(entry["runs"]), MappingProxyType(scales), near, far)  # type: ignore[index]
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"no errors of memory: {error}", where=where) from None
+    figures = (*found.near, *found.far, *found.scales.values())
+    ascending = all(list(way) == sorted(way) and len(way) == PERCENTS + 1 for way in (found.near, found.far))
+    if not ascending or not all(map(math.isfinite, figures)) or min(found.scales.values(), default=1.0) <= 0:
+        expected = f"scales above 0, and near and far with {PERCENTS + 1} ascending percentiles each"
+        raise InputError("not possible errors of memory", where=where, expected=expected)
+    return found
+
+
+def write_constants(
+    path: Path, fits: Mapping[str, Fit], strata: Mapping[str, Stratum], memory: MemoryErrors, provenance: object
+) -> None:
     """Write fitted constants; `fits` by what they were fitted to. Constants that no fit holds are left out."""
     fitted = {name: (fit, source) for source, fit in fits.items() for name in fit.values}
     constants = {}
@@ -99,6 +124,12 @@ def write_constants(path: Path, fits: Mapping[str, Fit], strata: Mapping[str, St
                 "ranges": {k: list(v) for k, v in s.ranges.items()},
             }
             for name, s in strata.items()
+        },
+        "memory": {
+            "runs": memory.runs,
+            "scales": {name: _digits(scale) for name, scale in memory.scales.items()},
+            "near": [_digits(value) for value in memory.near],
+            "far": [_digits(value) for value in memory.far],
         },
     }
     write_atomic(path, json.dumps(document, indent=1) + "\n")

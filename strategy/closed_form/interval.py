@@ -113,12 +113,12 @@ def strata(residuals: Sequence[Residual]) -> dict[str, Stratum]:
             members.setdefault(name, []).append(one)
             errors.setdefault(name, {}).setdefault(one.group, []).append(error)
     judged = [(_names(one.job), one.group) for one in residuals]
-    scales = {key: _scale(*key, errors, overall) for key in set(judged)}
+    scales = {key: drawn_scale(*key, errors, overall) for key in set(judged)}
     quantile = _quantile(near / np.array([scales[key] for key in judged]), weights)
     found = {"": _stratum(_quantile(far, weights), residuals)}
     for name, mine in sorted(members.items()):
         chain = tuple(dict.fromkeys((framework_of(name), name)))
-        found[name] = _stratum(quantile * _scale(chain, None, errors, overall), mine)
+        found[name] = _stratum(quantile * drawn_scale(chain, None, errors, overall), mine)
     return found
 
 
@@ -128,7 +128,7 @@ def _names(job: Job) -> tuple[str, str]:
     return framework_of(name), name
 
 
-def _scale(
+def drawn_scale(
     names: Sequence[str], without: Hashable, errors: Mapping[str, Mapping[Hashable, Sequence[float]]], overall: float
 ) -> float:
     """Mean error of the last of some nested strata, each drawn towards the one before; `without` one group's runs."""

@@ -17,8 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from strategy.base.errors import InputError, PlanError, SbplanError
+from strategy.base.errors import InputError, PlanError, SbplanError, present
 from strategy.base.files import read_json, write_atomic
+from strategy.closed_form.calibration import shipped
+from strategy.closed_form.memory_error import LEAST, MOST
 from strategy.comm.boxing import BoxingStep
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
@@ -43,11 +45,31 @@ from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement, Space
 from strategy.sbp.sbp import format_nd
 from strategy.sbp.tensor import DType
+from strategy.space.trainer_space import TargetTrainer
 
 FORMAT = 3
 UNLIMITED = "inf"
 """`max_norm` where nothing is clipped."""
 INPUTS = ("model", "training", "cluster", "calibration")
+
+
+@dataclass(frozen=True, slots=True)
+class FitClaim:
+    """With which probability memory suffices: of a trainer that runs the plan, or of a system that was never seen."""
+
+    probability: float
+    trainer: TargetTrainer | None = None
+
+
+def most_memory_bytes(cluster: Cluster, claim: FitClaim | None) -> int:
+    """What a rank may hold, by the plan's own count: all of a device, or what leaves the margin of a claim free.
+
+    What a trainer holds, its file tells, not the plan's count.
+    """
+    if claim is None or claim.trainer is not None:
+        return cluster.largest_memory_bytes
+    errors = present(shipped().memory, "errors of memory")
+    return math.floor(cluster.largest_memory_bytes / errors.margin("", claim.probability))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +86,7 @@ class Claims:
     peak_host_memory_bytes: tuple[int, ...]
     memory_limit_bytes: int
     sent_bytes_per_step: tuple[int, ...]
+    fit: FitClaim | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +156,7 @@ def digest(value: Any) -> str:
 
 def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
     """The plan as JSON values."""
-    claims = dataclasses.asdict(plan.claims)
+    claims = _without_empty(dataclasses.asdict(plan.claims), "fit")
     found: dict[str, Any] = {
         "format": FORMAT,
         "model": _model_document(plan),
@@ -290,7 +313,7 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
     training = reader.mapping(found["training"], "training")
     unsaid = {"runs": [], "stage_order": [], "strides": [], "bucket_bytes": 0, "exchange_streams": 1}
     config = {**unsaid, **reader.mapping(found["config"], "config")}
-    claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
+    claims = {field.name: found[field.name] for field in dataclasses.fields(Claims) if field.name != "fit"}
     return Plan(
         model_name=str(name),
         model=dimensions,
@@ -332,9 +355,20 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
             peak_memory_bytes=reader.integers(claims["peak_memory_bytes"], "peak_memory_bytes"),
             peak_host_memory_bytes=reader.integers(claims["peak_host_memory_bytes"], "peak_host_memory_bytes"),
             sent_bytes_per_step=reader.integers(claims["sent_bytes_per_step"], "sent_bytes_per_step"),
+            fit=None if "fit" not in found else _fit_of(reader, found["fit"]),
         ),
         certificate=None if "certificate" not in found else reader.mapping(found["certificate"], "certificate"),
     )
+
+
+def _fit_of(reader: DocumentReader, content: Any) -> FitClaim:
+    claim = reader.mapping(content, "fit")
+    trainer = None if claim["trainer"] is None else TargetTrainer(claim["trainer"])
+    found: FitClaim = reader.record(FitClaim, claim, "fit", trainer=trainer)
+    if not LEAST <= found.probability <= MOST:
+        expected = f"from {LEAST} to {MOST}"
+        raise PlanError("no such probability", where=f"{reader.path}: fit", got=found.probability, expected=expected)
+    return found
 
 
 def _parameter_group_of(reader: DocumentReader, content: Any) -> ParameterGroup:

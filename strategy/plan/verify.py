@@ -25,7 +25,7 @@ from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import fullest, fullest_rank, memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.passes.zero_layouts import BY_EXPERT, EXPERT, zero_filter
-from strategy.plan.plan import Plan
+from strategy.plan.plan import Plan, most_memory_bytes
 from strategy.program.program import ActKind, Program
 from strategy.program.protocol import admit
 from strategy.sbp.placement import Space
@@ -226,8 +226,10 @@ def _change(source: NdSbp, target: NdSbp) -> str:
 def _figures(plan: Plan) -> Iterator[str]:
     """What follows from the layout without lowering it: the objective, and the words about it."""
     claims = plan.claims
-    if claims.memory_limit_bytes > plan.cluster.largest_memory_bytes:
-        yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.largest_memory_bytes}"
+    most, there = most_memory_bytes(plan.cluster, claims.fit), plan.cluster.largest_memory_bytes
+    if claims.memory_limit_bytes > most:
+        fit = "" if claims.fit is None or most == there else f"; {most} fit with probability {claims.fit.probability:g}"
+        yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {there}{fit}"
     try:
         objective_s = plan.priced.objective_ns / 1e9
     except InputError as error:

@@ -26,6 +26,8 @@ from strategy.trainers.trained import TrainedModel, job_of
 _PASSES = 3
 """Forward, and backward by activations and by weights: FLOPs of a step over those of a forward pass."""
 _CONTEXT = {False: "memory.context", True: "memory.context.deepspeed"}
+SPARE = "kept by the allocator"
+"""Part of the memory that is given back before memory runs out."""
 _ADAM_MOVES = 2
 """Times that an update on the host reads or writes its state."""
 
@@ -52,6 +54,7 @@ class TrainerPrice:
         memory_bytes: part of the fullest GPU -> bytes of it; they add up to what the driver sees.
         limit_bytes: of a GPU.
         fits: whether that is enough.
+        fit_probability: that it is, by how far predictions of memory were off; None where that is not known.
         mfu: FLOPs of the model over what the devices can do in the time, in the precision of its products.
         extrapolated: why no run that the constants rest on was like this one.
     """
@@ -66,11 +69,17 @@ class TrainerPrice:
     fits: bool
     mfu: float
     extrapolated: tuple[str, ...]
+    fit_probability: float | None = None
 
     @property
     def peak_memory_bytes(self) -> int:
         """Of the fullest GPU, as the driver sees it."""
         return sum(self.memory_bytes.values())
+
+    @property
+    def needed_memory_bytes(self) -> int:
+        """Of that what the allocator cannot give back: where there is less, it fails."""
+        return self.peak_memory_bytes - self.memory_bytes[SPARE]
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -99,13 +108,15 @@ def priced(read: TrainedModel, machine: PricedMachine, fitted: FittedConstants) 
     room = job.device.memory_bytes - float(held.allocated[0]) - context
     spare = min(max(room, 0.0), max(float(held.driver[0] - held.allocated[0]) - context, 0.0))
     parts |= {name: parts[name] - nbytes for name, nbytes in on_host.items()}
-    memory = parts | {"workspace": workspace, "kept by the allocator": spare, "contexts": context}
+    memory = parts | {"workspace": workspace, SPARE: spare, "contexts": context}
     base = float(found.seconds[0])
     total = base + offload_s
     stretch = total / base
     causes = _causes(job, own.constants, base) | ({"host link": offload_s} if offload_s else {})
     freed = sum(on_host.values())
     fits = room + freed >= 0 and (freed > 0 or not bool(found.out_of_memory[0]))
+    needed = sum(memory.values()) - spare
+    errors, spares = fitted.memory, job.device.memory_bytes / max(needed, 1.0)
     flop = _PASSES * 2 * _forward_multiply_adds(job) * job.global_batch * job.seq
     return TrainerPrice(
         job,
@@ -118,6 +129,7 @@ def priced(read: TrainedModel, machine: PricedMachine, fitted: FittedConstants) 
         fits,
         flop / (total * job.gpus * job.device.peak(job.bits)),
         (*found.extrapolated[0], *(("offloading",) if read.offload else ())),
+        None if errors is None else errors.probability(job.framework, spares),
     )
 
 

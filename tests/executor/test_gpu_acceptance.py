@@ -132,7 +132,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(kernels, "WANTED_OF_BEST", 0.0)
     xp = HostCupy()
     xp.cuda.nccl = HostNccl()
-    products, attention = ProductPlans(xp, HostCublasLt()), AttentionPlans(xp, HostCudnn())
+    products, attention = ProductPlans(HostCublasLt()), AttentionPlans(HostCudnn())
     host = HostKernels()
     acts: Any = DeviceActs(xp, host, products, attention)  # type: ignore[arg-type]
     plain = DeviceArray.get
@@ -228,7 +228,7 @@ def test_kernels_that_are_wrong_or_slow_fail_by_name(monkeypatch: pytest.MonkeyP
         kernels._judged({"acts": rows}, rows)
     refusing = HostCudnn()
     refusing.refuses = True
-    bench = Bench(bench.xp, bench.acts, bench.products, AttentionPlans(bench.xp, refusing), TINY, bench.command)
+    bench = Bench(bench.xp, bench.acts, bench.products, AttentionPlans(refusing), TINY, bench.command)
     monkeypatch.setattr(bench.acts, "_attention", bench.attention)
     with pytest.raises(PartFailed, match=r"cuDNN has no kernel for q\[4, 16, 16, 64\] forward"):
         kernels.attention(bench)

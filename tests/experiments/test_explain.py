@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from experiments.explanation.simulated import read_simulated
+from experiments.explanation.why_not import Refusal, Undecided, pinned_request, why_not
+from experiments.verbs.explain import why_not_answer
+from strategy.base.budget import Budget
+from strategy.base.errors import OutOfTimeError
+from strategy.base.units import format_seconds
 from strategy.graph.signature import Signature, op_signatures
+from strategy.layout.config import Offload, Recompute
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.objective import Priced
 from strategy.plan.plan import Plan, read_plan, write_plan
+from strategy.space.request import Pins
 from tests.experiments.conftest import Command
 from tests.experiments.explanation.small import small_plan
 
@@ -111,3 +120,38 @@ def test_an_op_that_is_not_there(command: Command, plan_file: Path) -> None:
     said = command("explain", plan_file, "--op", "layers.0.mlp.fc1")
     assert said.code == 2
     assert "did you mean" in said.err
+
+
+def test_where_the_time_is_over_what_is_known_is_told(command: Command, small_file: Path) -> None:
+    said = command("explain", small_file, "--why-not", "tp=2", "--time-limit", "0.001", "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)["why_not"]
+    assert found["admitted"] is None
+    assert 0 < found["bound_s"] < json.loads(said.out)["step_time_s"]
+    assert found["slower"] is None
+    assert "with tp=2: not decided: the search found neither a plan nor a proof that there is none" in said.err
+    assert said.err.rstrip().endswith("raise --time-limit")
+
+
+def test_a_bound_beyond_the_plans_step_is_an_answer(small_file: Path) -> None:
+    one = read_simulated(small_file)
+    own_s = one.plan.claims.objective_s
+    document, text = why_not_answer(one, "tp=2", Undecided(1.0, 2 * own_s))
+    assert document["slower"] is True
+    assert text.endswith("which is more than the plan's " + format_seconds(own_s))
+    assert "no such step" not in why_not_answer(one, "tp=2", Undecided(1.0, None))[1]
+
+
+def test_memory_that_is_short_is_told_though_the_limit_that_does_is_not_found_in_time(
+    small_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object) -> None:
+        raise OutOfTimeError("late")
+
+    monkeypatch.setattr("experiments.explanation.why_not.memory_constraint", late)
+    plan = read_plan(small_file)
+    pins = Pins(dp=2, tp=1, pp=1, micro_batch=2, recompute=Recompute.NONE, offload=Offload.NONE, zero_stage=0)
+    found = why_not(replace(pinned_request(plan, pins), memory_limit_bytes=1000), Budget.of(60))
+    assert isinstance(found, Refusal)
+    assert found.constraint is None
+    assert "1000 bytes" in found.reason

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments.gpu_counts import TrainingCost, clusters_of_gpus, on_front
+from experiments.cli import main
+from experiments.counts_figure import draw, figure, interval
+from experiments.gpu_counts import CountAnswer, TrainingCost, clusters_of_gpus, on_front
 from strategy.hardware.presets import find_cluster
+from strategy.passes.training import Training
 from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
 from tests.experiments.conftest import Command
+from tests.support.small_plans import request
 
 SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "16"]
 ONE_WAY = "[config]\ntp = 1\npp = 1\nmicro_batch = 1\nrecompute = 'none'\nzero_stage = 0\n"
@@ -134,3 +138,30 @@ def test_mistakes_are_one_message(command: Command, tmp_path: Path, words: list[
     assert (said.code, said.out, list(tmp_path.iterdir())) == (2, "", [])
     assert message in said.err
     assert said.err.count("\n") == 1
+
+
+def test_days_are_drawn_against_gpu_hours_with_intervals(tmp_path: Path) -> None:
+    asked = [request(devices, Training(8)) for devices in (2, 4)]
+    cost = TrainingCost(100, 10, 5.0, 240.0)
+    worse = TrainingCost(100, 10, 6.0, 480.0)
+    answers = [CountAnswer(asked[0], bound=cost, cost=cost), CountAnswer(asked[1], bound=cost, cost=worse)]
+    (axes,) = figure(answers).axes
+    lines = [line for line in axes.lines if line.get_linestyle() == "-"]
+    assert [tuple(line.get_ydata()) for line in lines] == [
+        (pytest.approx(one / interval()), pytest.approx(one * interval())) for one in (5.0, 6.0)
+    ]
+    assert [text.get_text() for text in axes.texts] == ["2 GPUs", "4 GPUs"]
+    (front,) = [line for line in axes.lines if line.get_linestyle() == ":"]
+    assert list(front.get_xdata()) == [240.0]
+    draw(answers, tmp_path / "days.png")
+    assert (tmp_path / "days.png").stat().st_size > 5000
+    assert figure([CountAnswer(asked[0])]).axes, "where nothing fits there is nothing to draw"
+
+
+def test_one_count_is_no_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["search", "gpt-tiny", "--gpu", "h100", "--gpus", "8", "--figure", str(tmp_path / "days.png")]
+    assert main(words) == 2
+    assert "a range of --gpus" in capsys.readouterr().err
+    words[5:6] = ["8..16", "--tokens", "1B"]
+    assert main([*words[:-1], str(tmp_path / "days.txt")]) == 2
+    assert "no such format of pictures" in capsys.readouterr().err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from executor.runtime.streams import DeviceStreams
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import InputError, did_you_mean
 from strategy.graph.ops.base import Array, ArrayModule, Call, OpDef
+from strategy.graph.ops.scratch import ScratchSizes
 
 BACKENDS = ("numpy", "cupy")
 
@@ -30,6 +32,11 @@ class Kernels(Protocol):
         ...
 
     @property
+    def batched(self) -> Collection[str]:
+        """Kinds of ops of which acts that follow one another are launched together, before anything else is."""
+        ...
+
+    @property
     def streams(self) -> DeviceStreams | None:
         """The streams of a device that is given work before it has done what came before; None where there are none."""
         ...
@@ -40,6 +47,10 @@ class Kernels(Protocol):
 
     def run(self, definition: OpDef, call: Call) -> None:
         """Run one act of an op."""
+        ...
+
+    def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
+        """What acts like this one ask their scratch for, at most."""
         ...
 
     def address(self, array: Array) -> int:

@@ -9,9 +9,11 @@ import numpy as np
 from executor.runtime.kernels.cupy_streams import CupyStreams
 from executor.runtime.kernels.gpu.device import open_acts
 from executor.runtime.kernels.gpu.launch import address_of
+from executor.runtime.kernels.gpu.table import UPDATES
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
+from strategy.graph.ops.scratch import ScratchSizes
 
 _INSTALL = "install the extra `sbplan[gpu]`, or use --backend numpy"
 
@@ -31,6 +33,7 @@ class CupyKernels:
     """See `executor.runtime.kernels.base.Kernels`."""
 
     host = False
+    batched = tuple(UPDATES)
 
     def __init__(self, device: int = 0, *, tf32: bool = False) -> None:
         self.xp = _import_cupy()
@@ -38,6 +41,8 @@ class CupyKernels:
         if device >= count:
             raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; start fewer ranks per node")
         self.xp.cuda.Device(device).use()
+        # Temporaries of array code come from this pool: what it must leave is for the driver and the libraries.
+        self.xp.get_default_memory_pool().set_limit(fraction=_MOST_OF_MEMORY)
         self._acts = open_acts(self.xp, tf32=tf32)
         self.streams = CupyStreams(self.xp, self._acts.flush)
 
@@ -52,6 +57,10 @@ class CupyKernels:
         Updates that follow one another are run together, before anything else is run, copied or recorded.
         """
         self._acts.run(definition, call)
+
+    def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
+        """What kernels and libraries ask for; what ops declare where the array module runs them."""
+        return self._acts.scratch(definition, call)
 
     def address(self, array: Array) -> int:
         """Where an array begins in the GPU's memory."""
@@ -77,5 +86,7 @@ class CupyKernels:
         cuda.runtime.memcpyAsync(target, source, nbytes, kind, cuda.get_current_stream().ptr)
 
 
+_MOST_OF_MEMORY = 0.94
+"""Of the device's memory that CuPy's pool may hold."""
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 """`cudaMemcpyKind`."""

@@ -15,7 +15,8 @@ import numpy as np
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
-from strategy.graph.ops.half_precision import run_act
+from strategy.graph.ops.half_precision import run_act, scratch_of_act
+from strategy.graph.ops.scratch import ScratchSizes
 
 _PROBE_SIZE = 512
 _PROBE_RUNS = 4
@@ -28,6 +29,7 @@ class NumpyKernels:
     xp = np
     host = True
     streams = None
+    batched = ()
 
     def wait(self) -> None:
         """Nothing is left to be done."""
@@ -35,6 +37,10 @@ class NumpyKernels:
     def run(self, definition: OpDef, call: Call) -> None:
         """Run one act of an op."""
         run_act(definition, call)
+
+    def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
+        """As ops declare it."""
+        return scratch_of_act(definition, call)
 
     def address(self, array: Array) -> int:
         """Where an array begins."""

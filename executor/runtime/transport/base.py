@@ -22,6 +22,7 @@ import numpy.typing as npt
 from strategy.base.errors import InternalError, RunError
 from strategy.program.program import BoxingTask, Program, TransferTask
 from strategy.program.protocol import rendezvous_members, streams_of_actors
+from strategy.sbp.sbp import Reduce
 
 
 class TransportError(RunError):
@@ -90,6 +91,9 @@ class Transport(Protocol):
     asked for or sent before the first of their requests is tested go together.
     """
 
+    reduces: bool
+    """Whether it adds up arrays itself, by `all_reduce` and `reduce_scatter`, which others do not have."""
+
     @property
     def rank(self) -> int:
         """This rank."""
@@ -122,6 +126,26 @@ class Transport(Protocol):
         """Everyone's `send` arrives in everyone's `receive[i]`; `send` may be `receive[own index]` itself.
 
         Sends own bytes x (ranks of the group - 1).
+        """
+        ...
+
+    def all_reduce(
+        self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
+    ) -> PendingTransfer:
+        """The terms of all, reduced, to all: the same bits everywhere.
+
+        Raises:
+            InternalError: it does not reduce.
+        """
+        ...
+
+    def reduce_scatter(
+        self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
+    ) -> PendingTransfer:
+        """Of the terms of all, the group's i-th rank receives the i-th of as many equal pieces, reduced.
+
+        Raises:
+            InternalError: it does not reduce.
         """
         ...
 

@@ -26,6 +26,8 @@ from executor.runtime.transport.base import (
     check_contiguous,
     handed_over,
 )
+from strategy.base.errors import InternalError
+from strategy.sbp.sbp import Reduce
 
 _LONGEST_PAUSE_S = 0.05
 """A pause ends with the next event; this bounds it, so that a worker's own deadline is looked at."""
@@ -239,6 +241,7 @@ class LoopbackTransport:
     """See `executor.runtime.transport.base.Transport`."""
 
     in_stream_order = False
+    reduces = False
 
     def __init__(self, hub: LoopbackHub, rank: int) -> None:
         self._hub = hub
@@ -294,6 +297,14 @@ class LoopbackTransport:
         lane = f"collectives of {group} ({label})"
         both = (((self.rank, peer), (peer, self.rank)) for peer in group)
         return [(self._hub.mailbox(Channel(*to, lane)), self._hub.mailbox(Channel(*back, lane))) for to, back in both]
+
+    def all_reduce(
+        self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
+    ) -> PendingTransfer:
+        """Terms are combined in rank order by whoever asks."""
+        raise InternalError("this transport moves and does not reduce")
+
+    reduce_scatter = all_reduce
 
     def send(self, target: int, number: int, array: HostArray) -> PendingTransfer:
         """One end of a message."""

@@ -37,7 +37,8 @@ from executor.runtime.transport.base import (
     bytes_of,
     check_contiguous,
 )
-from strategy.base.errors import EnvironmentLacks
+from strategy.base.errors import EnvironmentLacks, InternalError
+from strategy.sbp.sbp import Reduce
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -100,6 +101,7 @@ class MpiTransport:
     """A `base.Transport`, constructed by all ranks of `comm` together, with the same `lanes`."""
 
     in_stream_order = False
+    reduces = False
 
     def __init__(self, comm: MPI.Intracomm, lanes: Lanes) -> None:
         from mpi4py import MPI
@@ -145,6 +147,14 @@ class MpiTransport:
         outgoing = self._mpi.IN_PLACE if send is receive[group.index(self.rank)] else self._one(send)
         request = lane.Iallgatherv(outgoing, self._spec(receive).message)
         return _MpiRequest(request, "an all-gather of ranks", group, number)
+
+    def all_reduce(
+        self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
+    ) -> PendingTransfer:
+        """Terms are combined in rank order by whoever asks."""
+        raise InternalError("this transport moves and does not reduce")
+
+    reduce_scatter = all_reduce
 
     def send(self, target: int, number: int, array: HostArray) -> PendingTransfer:
         """One end of a message by `Issend`: over when it is matched."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +29,7 @@ from executor.runtime.transport.base import (
 )
 from strategy.graph.ops.base import Array
 from strategy.program.program import Program
+from strategy.sbp.sbp import Reduce
 
 _ERRORS_EVERY_NS = 10_000_000
 _ABORT_S = 10.0
@@ -61,6 +62,7 @@ class NcclTransport:
     """
 
     in_stream_order = True
+    reduces = True
 
     def __init__(self, host: Transport, lanes: Lanes, nccl: ModuleType | Any, cuda: ModuleType | Any) -> None:
         self._host, self._nccl, self._cuda = host, nccl, cuda
@@ -122,6 +124,24 @@ class NcclTransport:
         else:
             self._together(number, [*_calls(True, group, outgoing), *_calls(False, group, receive)])
         return _ORDERED
+
+    def all_reduce(self, group: Group, number: int, send: Array, receive: Array, reduce: Reduce) -> PendingTransfer:
+        """One call; bytes are those of a ring."""
+        sent = send.nbytes * (len(group) - 1) // len(group)
+        self.bytes_sent["exchange"] += sent
+        self.bytes_sent["all_gather"] += sent
+        self._reduced(number, "allReduce", send, receive, send.size, reduce)
+        return _ORDERED
+
+    def reduce_scatter(self, group: Group, number: int, send: Array, receive: Array, reduce: Reduce) -> PendingTransfer:
+        """One call; bytes are those of a ring."""
+        self.bytes_sent["exchange"] += send.nbytes - receive.nbytes
+        self._reduced(number, "reduceScatter", send, receive, receive.size, reduce)
+        return _ORDERED
+
+    def _reduced(self, number: int, call: str, send: Array, receive: Array, count: int, reduce: Reduce) -> None:
+        arguments = (send.data.ptr, receive.data.ptr, count, DTYPES[str(send.dtype)], OPERATIONS[reduce])
+        getattr(self._made[self._lanes[number]], call)(*arguments, self._stream())
 
     def send(self, target: int, number: int, array: Array) -> PendingTransfer:
         """One end of a message; goes with the others that are asked for before any of them is tested."""
@@ -208,6 +228,10 @@ class NcclTransport:
         return int(self._cuda.get_current_stream().ptr)
 
 
+DTYPES: Mapping[str, int] = {"int32": 2, "int64": 4, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+"""`ncclDataType_t` of nccl.h: CuPy has no name for all of them."""
+OPERATIONS: Mapping[Reduce, int] = {Reduce.SUM: 0, Reduce.MAX: 2, Reduce.MIN: 3}
+"""`ncclRedOp_t`."""
 ID_NBYTES = 128
 """`NCCL_UNIQUE_ID_BYTES`."""
 

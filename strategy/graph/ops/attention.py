@@ -29,6 +29,7 @@ from strategy.graph.ops.heads import (
     head_splits,
     head_widths,
     heads_of,
+    heads_scratch,
     is_packed,
     key_split,
     lse_of,
@@ -41,6 +42,7 @@ from strategy.graph.ops.heads import (
     write_keys,
     write_queries,
 )
+from strategy.graph.ops.scratch import ScratchSizes
 from strategy.graph.ops.traits import Attention, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, P, Sbp
 from strategy.sbp.tensor import DType, TensorSpec
@@ -206,6 +208,14 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
     return [*found, AxisSignature((*whole, B, B, P), (P,) * len(outputs))]
 
 
+def _scratch(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    return heads_scratch(inputs, outputs[0], attrs, backward=False)
+
+
+def _scratch_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    return heads_scratch(inputs, inputs[-1], attrs, backward=True)
+
+
 def _gradient(builder: GradientBuilder) -> None:
     (out, lse), operands = builder.op.outputs, builder.op.inputs
     inputs = (*operands, out, lse, builder.output_gradient())
@@ -259,6 +269,7 @@ OPS = (
         cost=Attention(),
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.ATTENTION,
+        scratch=_scratch,
         examples=_examples(),
     ),
     OpDef(
@@ -268,6 +279,7 @@ OPS = (
         _signatures_grad,
         _run_grad,
         cost=Attention(gradient=True),
+        scratch=_scratch_grad,
         examples=_examples_grad(),
     ),
 )

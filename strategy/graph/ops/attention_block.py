@@ -31,12 +31,14 @@ from strategy.graph.ops.heads import (
     has_sinks,
     head_splits,
     head_widths,
+    heads_scratch,
     is_masked,
     key_split,
     lse_of,
     separate_heads,
     write_queries,
 )
+from strategy.graph.ops.scratch import SCRATCH_ALIGNMENT, ScratchSizes
 from strategy.graph.ops.traits import Attention
 from strategy.sbp.sbp import B, P, Sbp, Split, balanced_split
 from strategy.sbp.tensor import DType, TensorSpec
@@ -232,6 +234,17 @@ def _pairs_of(operands: Specs, attrs: Attrs) -> int:
     return b * h * pairs
 
 
+def _scratch(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """That of attention, and the rows that a pair of chunks gives."""
+    out, pairs = outputs[0], int_attr(attrs, "chunks")
+    of_heads = heads_scratch(inputs, out, attrs, backward=False, pairs=pairs)
+    return ScratchSizes((*of_heads.anew, out.nbytes + pairs * SCRATCH_ALIGNMENT), of_heads.kept)
+
+
+def _scratch_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    return heads_scratch(inputs, inputs[-1], attrs, backward=True, pairs=int_attr(attrs, "chunks"))
+
+
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     keys, values = head_widths(inputs)
     return 2 * _pairs_of(_operands(inputs), attrs) * (keys + values)
@@ -289,6 +302,7 @@ OPS = (
         _signatures,
         _run,
         cost=Attention(block=True),
+        scratch=_scratch,
         examples=_examples_forward(),
     ),
     OpDef(
@@ -298,6 +312,7 @@ OPS = (
         _signatures_grad,
         _run_grad,
         cost=Attention(block=True, gradient=True),
+        scratch=_scratch_grad,
         examples=_examples_grad(),
     ),
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.base.errors import InputError
 from strategy.graph.graph import Attrs
+from strategy.graph.ops.scratch import DeclareScratch, Scratch
 from strategy.graph.ops.traits import MEMORY_BOUND, CostClass, Fusion, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, Owner, P, Partial, Reduce, Sbp, Split, may_be_partial
 from strategy.sbp.tensor import Box, Shape, TensorSpec
@@ -52,7 +53,7 @@ class AxisSignature:
 
 @dataclass(slots=True)
 class Workspace:
-    """Scratch arrays of one actor, allocated on first use and kept."""
+    """Scratch arrays of one actor (see `scratch`), allocated on first use and kept."""
 
     xp: ArrayModule
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Call:
     updates: tuple[Array, ...]
     input_boxes: tuple[Box, ...]
     output_boxes: tuple[Box, ...]
-    workspace: Workspace
+    workspace: Scratch
     number: int = 0
     first_of_piece: bool = True
 
@@ -163,6 +164,8 @@ class OpDef:
     """Two ops that it does at once (see `passes.fusion`)."""
     expert_weights: int | None = None
     """Which input holds a weight per expert, along its first dim, if it is a parameter."""
+    scratch: DeclareScratch | None = None
+    """What its acts use beside their operands; None if nothing, or if only the host runs it."""
     coded: str = ""
     """The kind that does the same to codes of 8 bits, and reads the scales of both operands behind them."""
     block_coded: str = ""

@@ -32,6 +32,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.norm import epsilon_of
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Sbp, Split
 from strategy.sbp.tensor import Shape, TensorSpec
@@ -276,6 +277,7 @@ OPS = (
         _signatures_deviations,
         _run_deviations,
         precision=PrecisionClass.SINGLE,
+        scratch=scratch_like(0),
         examples=_examples("xc", {}),
     ),
     OpDef(
@@ -295,6 +297,7 @@ OPS = (
         _signatures_sums,
         _run_sums,
         precision=PrecisionClass.SINGLE,
+        scratch=scratch_like(0),
         examples=_examples("xcvx", _EPSILON),
     ),
     OpDef(
@@ -303,6 +306,7 @@ OPS = (
         _flop_sums,
         _signatures_grad,
         _run_grad,
+        scratch=scratch_like(0),
         examples=_examples("xcvcccx", _EPSILON, counted=True),
     ),
     OpDef("second_moment", _infer_moment, _flop, _signatures_moment, _run_moment, examples=(_MOMENT,)),

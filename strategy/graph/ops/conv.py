@@ -26,6 +26,7 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import ScratchSizes, sized
 from strategy.graph.ops.traits import Convolution, PrecisionClass
 from strategy.graph.ops.window import Pair, inside, padded, pair, slabs, uncut_dims, window_counts
 from strategy.sbp.sbp import B, P, Split
@@ -186,6 +187,27 @@ def _run_dw(call: Call) -> None:
             total += xp.matmul(rows, columns)
 
 
+def _scratch(x: TensorSpec, y: TensorSpec, kernel: Pair, attrs: Attrs) -> ScratchSizes:
+    """The images in a frame, if they are padded; columns and results of the images that are taken together."""
+    (n, c, h, w), (_, o, p, q), (down, across) = x.shape, y.shape, pair(attrs, "padding")
+    column_size = c * kernel[0] * kernel[1] * p * q
+    m = max(1, min(n, _COLUMNS // column_size))
+    frames = [(n, c, h + 2 * down, w + 2 * across)] if (down, across) != (0, 0) else []
+    return ScratchSizes(sized(x.dtype.nbytes, *frames, (m, column_size), *([(o, m, p, q)] if m > 1 else [])))
+
+
+def _scratch_run(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    return _scratch(inputs[0], outputs[0], _kernel(inputs[1].shape), attrs)
+
+
+def _scratch_dx(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    return _scratch(outputs[0], inputs[1], _kernel(inputs[0].shape), attrs)
+
+
+def _scratch_dw(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    return _scratch(inputs[0], inputs[1], _kernel(outputs[0].shape), attrs)
+
+
 def _gradient(builder: GradientBuilder) -> None:
     (x, filters), dy, attrs = builder.op.inputs, builder.output_gradient(), builder.op.attrs
     image, weight = (spec.shape for spec in builder.specs((x, filters)))
@@ -240,6 +262,7 @@ OPS = (
         _gradient,
         cost=Convolution(filters=1),
         precision=PrecisionClass.HALF,
+        scratch=_scratch_run,
         examples=_EXAMPLES,
     ),
     OpDef(
@@ -249,6 +272,7 @@ OPS = (
         _signatures_dx,
         _run_dx,
         cost=Convolution(filters=0),
+        scratch=_scratch_dx,
         examples=_EXAMPLES_DX,
     ),
     OpDef(
@@ -258,6 +282,7 @@ OPS = (
         _signatures_dw,
         _run_dw,
         cost=Convolution(filters=2),
+        scratch=_scratch_dw,
         examples=_EXAMPLES_DW,
     ),
 )

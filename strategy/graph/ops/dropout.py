@@ -28,7 +28,6 @@ from strategy.graph.ops.base import (
     Example,
     OpDef,
     Specs,
-    Workspace,
     elementwise_signatures,
     expect,
     float_attr,
@@ -38,6 +37,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.elementwise import infer_alike
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import Scratch, ScratchSizes, sized
 from strategy.graph.ops.traits import Fusion
 from strategy.graph.splitmix import counter_steps, mix
 from strategy.sbp.tensor import Box, TensorSpec
@@ -47,7 +47,7 @@ _BLOCK = 2**14
 """Words that are drawn at once on the host: with what shifts them, 256 KiB."""
 
 
-def random_words(xp: ArrayModule, seed: int, act: int, box: Box, workspace: Workspace) -> Iterator[tuple[slice, Array]]:
+def random_words(xp: ArrayModule, seed: int, act: int, box: Box, workspace: Scratch) -> Iterator[tuple[slice, Array]]:
     """One uint64 per element of the piece `box`, uniform, the same for an element in whatever piece it lies.
 
     One round of splitmix64 takes the seed in, one the act, one every coordinate; so only the last is of full size. On
@@ -102,6 +102,11 @@ def _run(call: Call) -> None:
         xp.copyto(flat[rows], 0, where=words < xp.uint64(drop_below(rate)))
 
 
+def _scratch(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """Words, and what shifts them."""
+    return ScratchSizes(sized(8, inputs[0].shape, inputs[0].shape))
+
+
 def _run_added(call: Call) -> None:
     x, residual = call.inputs
     _run(replace(call, inputs=(x,)))
@@ -145,6 +150,7 @@ OPS = (
         _run,
         _gradient,
         in_place=(0,),
+        scratch=_scratch,
         examples=(
             Example((TensorSpec((7, 5)),), attrs=_ATTRS),
             Example((TensorSpec((4, 6, 5)),), attrs=_ATTRS),
@@ -159,6 +165,7 @@ OPS = (
         _gradient_added,
         in_place=(0,),
         fuses=Fusion("dropout", "add"),
+        scratch=_scratch,
         examples=(
             Example((TensorSpec((7, 5)),) * 2, attrs=_ATTRS),
             Example((TensorSpec((4, 6, 5)),) * 2, attrs=_ATTRS),

@@ -13,6 +13,7 @@ from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, shapes
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.norm import epsilon_of
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import Shape, TensorSpec
@@ -150,6 +151,7 @@ OPS = (
         _flop_grad,
         _signatures_grad,
         _run_grad,
+        scratch=scratch_like(0),
         examples=_examples("xcssx", with_groups=False),
     ),
 )

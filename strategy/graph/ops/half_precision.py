@@ -13,8 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from strategy.graph.ops.base import Array, Call, OpDef
+from strategy.graph.ops.scratch import ScratchSizes
 from strategy.sbp.ragged import Rows
-from strategy.sbp.tensor import DType
+from strategy.sbp.tensor import DType, TensorSpec
 
 _HALF_NBYTES = 2
 """Of the widest elements that are widened; all dtypes of so few are floats, but for bytes that hold two codes."""
@@ -37,6 +38,23 @@ def run_act(definition: OpDef, call: Call) -> None:
         for narrow, result in results:
             if narrow is not result:
                 _copy(result, narrow)
+
+
+def scratch_of_act(definition: OpDef, call: Call) -> ScratchSizes:
+    """What `run_act` asks for: wide copies of narrow operands, and what the op asks for on them."""
+    arrays = (*call.inputs, *call.outputs, *call.updates)
+    wide = DType("float64" if any(array.dtype == "float64" for array in arrays) else "float32")
+    specs = [TensorSpec(array.shape, _wide_dtype(array, wide)) for array in arrays]
+    copies = tuple(
+        spec.nbytes for spec, array in zip(specs, arrays, strict=True) if array.dtype.itemsize <= _HALF_NBYTES
+    )
+    inputs, outputs = specs[: len(call.inputs)], specs[len(call.inputs) :][: len(call.outputs)]
+    of_op = ScratchSizes() if definition.scratch is None else definition.scratch(inputs, outputs, call.attrs)
+    return ScratchSizes((*copies, *of_op.anew), of_op.kept)
+
+
+def _wide_dtype(array: Array, wide: DType) -> DType:
+    return wide if array.dtype.itemsize <= _HALF_NBYTES else DType(str(array.dtype))
 
 
 def _widened(call: Call, role: str, arrays: Sequence[Array], wide: str, *, filled: bool) -> tuple[Array, ...]:

@@ -27,6 +27,7 @@ import numpy as np
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, Call, Example, Specs, expect, float_attr, int_attr, shapes
+from strategy.graph.ops.scratch import SCRATCH_ALIGNMENT, ScratchSizes, sized
 from strategy.sbp.sbp import B, P, Sbp, Split
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -158,6 +159,27 @@ def copied_keys(call: Call, name: str, heads: Heads, x: Array) -> Array:
     head_first = x.transpose(0, 2, 1, 3)
     out[...] = head_first if heads.one_to_one else head_first[:, list(heads.key_heads)]
     return out
+
+
+def heads_scratch(inputs: Specs, out: TensorSpec, attrs: Attrs, *, backward: bool, pairs: int = 1) -> ScratchSizes:
+    """What `copied_queries`, `copied_keys`, `masked_scores` and attention over them ask for, with all queries at once.
+
+    Of `inputs` the first are the operands, `out` is [b, s, h, e]; one run for every head is counted, of which key heads
+    that are shared make fewer. Where attention comes in `pairs` of pieces, those of all pairs are no larger together.
+    """
+    q, (b, s, h, e) = inputs[0], out.shape
+    d, t = q.shape[-1], s if len(q.shape) == 5 else inputs[1].shape[1]
+    n = q.shape[2] if len(q.shape) == 5 else h
+    by_query, by_key, by_pair = (b, h, s, d), (b, n, t, d), (b, h, s, t)
+    found = [by_query, by_key, (b, n, t, e), by_pair, (b, h, s, e)]
+    if backward:
+        found += [by_query, by_key, (b, n, t, e), by_pair]
+        found += [by_pair] if attrs.get("softcap") else []
+    room = pairs * SCRATCH_ALIGNMENT if pairs > 1 else 0
+    kept = sized(q.dtype.nbytes, (s, t)) if attrs.get("causal") else ()
+    return ScratchSizes(
+        tuple(nbytes + room for nbytes in sized(q.dtype.nbytes, *found)), tuple(nbytes + room for nbytes in kept)
+    )
 
 
 def query_blocks(call: Call, heads: Heads) -> Iterator[tuple[slice, Heads]]:

@@ -19,6 +19,7 @@ from strategy.graph.ops.optimizer import (
     scaled_gradient,
     update_signatures,
 )
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.skipped_steps import STEP, step_of, unless_skipped, without_step
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import TensorSpec
@@ -94,6 +95,7 @@ OPS = (
         _flop_direction,
         _signatures_direction,
         _run_direction,
+        scratch=scratch_like(0, 0),
         examples=(_direction_example(TensorSpec((5, 7))), _direction_example(TensorSpec((4,)), STEP)),
     ),
     OpDef(
@@ -103,6 +105,7 @@ OPS = (
         _signatures_apply,
         _run_apply,
         trains=True,
+        scratch=scratch_like(0),
         examples=(_apply_example(TensorSpec((5, 7))), _apply_example(TensorSpec((4,)))),
     ),
 )

@@ -31,6 +31,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.cache_blocks import by_rows
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import DType, TensorSpec
@@ -223,6 +224,7 @@ OPS = (
         _run_sum_exp,
         _gradient_sum_exp,
         precision=PrecisionClass.SINGLE,
+        scratch=scratch_like(0),
         examples=tuple(
             Example(specs, ranges={0: _NEAR, 1: _NEAR})
             for specs in ((_LOGITS, _ROW), (TensorSpec((4, 6, 5)), TensorSpec((4, 6))))

@@ -30,6 +30,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.optimizer import infer_update, scaled_gradient, update_signatures
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.skipped_steps import STEP, unless_skipped, without_step
 from strategy.graph.ops.traits import FlopBound
 from strategy.sbp.sbp import B, P, Split
@@ -206,6 +207,7 @@ OPS = (
         _signatures_direction,
         _run_direction,
         cost=FlopBound(),
+        scratch=scratch_like(0),
         examples=(_direction_example((5, 4, 7), 1), _direction_example((4, 7, 5), 0, STEP)),
     ),
     OpDef(
@@ -215,6 +217,7 @@ OPS = (
         _signatures_descend,
         _run_descend,
         trains=True,
+        scratch=scratch_like(0),
         examples=tuple(
             Example(
                 (TensorSpec(shape), _SCALAR),

@@ -15,6 +15,7 @@ from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
 from strategy.graph.ops.cache_blocks import by_rows
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import ScratchSizes, sized
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import TensorSpec
 
@@ -110,6 +111,12 @@ def _run_grad(call: Call) -> None:
     dx *= rstd[..., None]
 
 
+def _scratch_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """x normed; ones for sums over rows."""
+    x = inputs[0]
+    return ScratchSizes((x.nbytes,), sized(x.dtype.nbytes, x.shape[:-1]))
+
+
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     return 8 * inputs[0].size
 
@@ -198,7 +205,15 @@ def _examples(forms: str) -> tuple[Example, ...]:
 
 OPS = (
     OpDef("layer_norm", _infer, _flop, _signatures, _run, _gradient, examples=_examples("xdd")),
-    OpDef("layer_norm_grad", _infer_grad, _flop_grad, _signatures_grad, _run_grad, examples=_examples("xdssx")),
+    OpDef(
+        "layer_norm_grad",
+        _infer_grad,
+        _flop_grad,
+        _signatures_grad,
+        _run_grad,
+        scratch=_scratch_grad,
+        examples=_examples("xdssx"),
+    ),
     OpDef("rms_norm", _infer_rms, _flop_rms, _signatures_rms, _run_rms, _gradient_rms, examples=_examples("xd")),
     OpDef(
         "rms_norm_grad",
@@ -206,6 +221,7 @@ OPS = (
         _flop_rms_grad,
         _signatures_rms_grad,
         _run_rms_grad,
+        scratch=_scratch_grad,
         examples=_examples("xdsx"),
     ),
 )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
 from strategy.graph.ops.cache_blocks import by_elements
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.skipped_steps import STEP, step_of, unless_skipped, without_step
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, Split
@@ -263,6 +264,7 @@ OPS = (
         _signatures_sgd,
         _run_sgd,
         trains=True,
+        scratch=scratch_like(0, 0),
         examples=(
             *_examples(0, _SGD),
             *_examples(1, _SGD | {"momentum": 0.9}, _SGD | {"momentum": 0.9, "nesterov": 1, "weight_decay": 0.0}),
@@ -275,6 +277,7 @@ OPS = (
         _signatures(2),
         _run_adam,
         trains=True,
+        scratch=scratch_like(0, 0),
         examples=_examples(2, ADAM_ATTRS, positive=(1,)),
     ),
     OpDef(
@@ -284,6 +287,7 @@ OPS = (
         _signatures(2),
         _run_adamw,
         trains=True,
+        scratch=scratch_like(0, 0),
         examples=_examples(2, ADAM_ATTRS, {**ADAM_ATTRS, "weight_decay": 0.0}, positive=(1,)),
     ),
     OpDef(
@@ -293,6 +297,7 @@ OPS = (
         _signatures(1),
         _run_adagrad,
         trains=True,
+        scratch=scratch_like(0, 0),
         examples=_examples(1, {"epsilon": 1e-8, "weight_decay": 0.1}, positive=(0,)),
     ),
     OpDef(

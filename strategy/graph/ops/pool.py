@@ -14,6 +14,7 @@ from __future__ import annotations
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, linear_in, shapes
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import ScratchSizes, sized
 from strategy.graph.ops.window import Pair, inside, padded, pair, slabs, uncut_dims, window_counts
 from strategy.sbp.sbp import P, Partial, Reduce, Split
 from strategy.sbp.tensor import Shape, TensorSpec
@@ -129,6 +130,29 @@ def _run_avg_grad(call: Call) -> None:
     dx[...] = inside(frame, padding)
 
 
+def _frame(x: Shape, attrs: Attrs) -> Shape:
+    """Of the padded images."""
+    _, _, (down, across) = _windows(attrs)
+    return (*x[:2], x[2] + 2 * down, x[3] + 2 * across)
+
+
+def _scratch(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    x = inputs[0]
+    return ScratchSizes(sized(x.dtype.nbytes, *([_frame(x.shape, attrs)] if any(pair(attrs, "padding")) else [])))
+
+
+def _scratch_max_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """The images and their gradients in frames; by window the maximum, a share, and which pixel has it."""
+    x, dy = inputs
+    frame = _frame(x.shape, attrs)
+    return ScratchSizes((*sized(x.dtype.nbytes, frame, frame, dy.shape, dy.shape), *sized(1, dy.shape, dy.shape)))
+
+
+def _scratch_avg_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    dy = inputs[0]
+    return ScratchSizes(sized(dy.dtype.nbytes, _frame(outputs[0].shape, attrs), dy.shape))
+
+
 def _gradient_max(builder: GradientBuilder) -> None:
     inputs = (builder.op.inputs[0], builder.output_gradient())
     builder.give(0, builder.emit("dx", "max_pool_grad", inputs, builder.op.attrs))
@@ -169,22 +193,24 @@ _EXAMPLES_AVG_GRAD = tuple(
 )
 
 OPS = (
-    OpDef("max_pool", _infer, _flop, _signatures_max, _run_max, _gradient_max, examples=_EXAMPLES),
+    OpDef("max_pool", _infer, _flop, _signatures_max, _run_max, _gradient_max, scratch=_scratch, examples=_EXAMPLES),
     OpDef(
         "max_pool_grad",
         _infer_max_grad,
         _flop_max_grad,
         _signatures_max_grad,
         _run_max_grad,
+        scratch=_scratch_max_grad,
         examples=_EXAMPLES_MAX_GRAD,
     ),
-    OpDef("avg_pool", _infer, _flop, _signatures_avg, _run_avg, _gradient_avg, examples=_EXAMPLES),
+    OpDef("avg_pool", _infer, _flop, _signatures_avg, _run_avg, _gradient_avg, scratch=_scratch, examples=_EXAMPLES),
     OpDef(
         "avg_pool_grad",
         _infer_avg_grad,
         _flop_avg_grad,
         _signatures_avg_grad,
         _run_avg_grad,
+        scratch=_scratch_avg_grad,
         examples=_EXAMPLES_AVG_GRAD,
     ),
 )

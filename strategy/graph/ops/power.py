@@ -18,6 +18,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.elementwise import SPECS, flop_per_element, infer_float
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.tensor import TensorSpec
 
@@ -78,6 +79,7 @@ OPS = (
         flop_per_element(10),
         _signatures_grad,
         _run_grad,
+        scratch=scratch_like(1),
         examples=tuple(
             Example((spec, spec), attrs={"exponent": exponent}, ranges={1: _POSITIVE})
             for spec in SPECS

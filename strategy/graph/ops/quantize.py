@@ -31,6 +31,7 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.on_rows import ragged_spec
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import B, Split
@@ -179,6 +180,7 @@ OPS = (
         ragged=True,
         piecewise=True,
         precision=PrecisionClass.CONVERTS,
+        scratch=scratch_like(0),
         examples=tuple(
             Example((x, _AMAX), attrs={"dtype": str(dtype), "observes": observes}, ranges={1: _POSITIVE})
             for x, dtype, observes in (

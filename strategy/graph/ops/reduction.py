@@ -29,6 +29,7 @@ from strategy.graph.ops.base import (
     split_letters,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import ScratchSizes, sized
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import P, Partial, Split
 from strategy.sbp.tensor import Shape, TensorSpec
@@ -78,13 +79,25 @@ def _signatures(kind: str) -> Callable[[Specs, Specs, Attrs, int], list[AxisSign
 def _run_sum(call: Call) -> None:
     xp, x, out = call.xp, call.inputs[0], call.outputs[0]
     axes = ints_attr(call.attrs, "axes")
-    if axes and x.dtype.kind == "f" and sorted(axes) == list(range(len(axes))) and len(axes) < x.ndim:
+    if x.dtype.kind == "f" and _are_leading(axes, x.ndim):
         rows = x.reshape(-1, out.size)
         count = rows.shape[0]
         ones = call.workspace.constant("ones", (1, count), x.dtype, lambda: xp.ones((1, count), x.dtype))
         xp.matmul(ones, rows, out=out.reshape(1, -1))  # a product with ones sums faster than a strided reduction
     else:
         out[...] = x.sum(axis=axes).reshape(out.shape)
+
+
+def _are_leading(axes: Shape, dims: int) -> bool:
+    """Whether axes are the first of all dims, and some are left."""
+    return bool(axes) and sorted(axes) == list(range(len(axes))) and len(axes) < dims
+
+
+def _scratch_sum(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """Ones, where leading dims are summed."""
+    x, axes = inputs[0], ints_attr(attrs, "axes")
+    leading = x.dtype.is_float and _are_leading(axes, len(x.shape))
+    return ScratchSizes(kept=sized(x.dtype.nbytes, tuple(x.shape[dim] for dim in axes)) if leading else ())
 
 
 def _run_mean(call: Call) -> None:
@@ -233,6 +246,7 @@ OPS = (
         _run_sum,
         _gradient_sum,
         precision=PrecisionClass.SINGLE,
+        scratch=_scratch_sum,
         examples=_EXAMPLES,
     ),
     OpDef(
@@ -243,6 +257,7 @@ OPS = (
         _run_mean,
         _gradient_mean,
         precision=PrecisionClass.SINGLE,
+        scratch=_scratch_sum,
         examples=(*_EXAMPLES, *_COUNTED),
     ),
     OpDef(

@@ -28,6 +28,7 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import ScratchSizes, sized
 from strategy.sbp.sbp import Split
 from strategy.sbp.tensor import TensorSpec
 
@@ -98,6 +99,14 @@ def _turn(call: Call, x: Array, y: Array) -> None:
     y += swapped
 
 
+def _scratch(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """What turns, its halves swapped; the turns of every position."""
+    x = inputs[0]
+    width = 2 * len(floats_attr(attrs, "frequencies")) if "frequencies" in attrs else x.shape[3]
+    b, *at = (*x.shape[:3], width)
+    return ScratchSizes(sized(x.dtype.nbytes, (b, *at)), sized(x.dtype.nbytes, (2, *at)))
+
+
 def _gradient(builder: GradientBuilder) -> None:
     attrs = {**builder.op.attrs, "reverse": int(not int_attr(builder.op.attrs, "reverse"))}
     builder.give(0, builder.emit("dx", "rotary", (builder.output_gradient(),), attrs))
@@ -113,4 +122,4 @@ _EXAMPLES = tuple(
 )
 _SCALED = Example((TensorSpec((4, 5, 4, 6)),), attrs={"frequencies": (0.9, 0.07), "scale": 1.3, "reverse": 0})
 
-OPS = (OpDef("rotary", _infer, _flop, _signatures, _run, _gradient, examples=(*_EXAMPLES, _SCALED)),)
+OPS = (OpDef("rotary", _infer, _flop, _signatures, _run, _gradient, scratch=_scratch, examples=(*_EXAMPLES, _SCALED)),)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, linear_in, shapes
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.traits import PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import Split
 from strategy.sbp.tensor import TensorSpec
@@ -113,6 +114,7 @@ OPS = (
         _gradient,
         in_place=(0,),
         precision=PrecisionClass.SINGLE,
+        scratch=scratch_like(0),
         examples=_EXAMPLES,
     ),
     OpDef(

@@ -17,6 +17,7 @@ from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, 
 from strategy.graph.ops.elementwise import RAGGED, SPECS, flop_per_element, infer_float
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
+from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.traits import Fusion
 from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import B, P
@@ -110,6 +111,7 @@ OPS = (
         _gradient,
         ragged=True,
         fuses=Fusion("silu", "mul"),
+        scratch=scratch_like(0),
         examples=_examples(2),
     ),
     OpDef(
@@ -119,6 +121,7 @@ OPS = (
         _signatures_grad,
         _run_grad_on_rows,
         ragged=True,
+        scratch=scratch_like(1),
         examples=_examples(3),
     ),
 )

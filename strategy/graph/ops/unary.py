@@ -18,6 +18,7 @@ from strategy.graph.ops.cache_blocks import by_elements
 from strategy.graph.ops.elementwise import RAGGED, SPECS, extremes, flop_per_element, infer_alike, infer_float
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
+from strategy.graph.ops.scratch import DeclareScratch, ScratchSizes, scratch_like, sized
 from strategy.graph.ops.traits import PrecisionClass
 
 _GELU_C = math.sqrt(2.0 / math.pi)
@@ -51,6 +52,8 @@ class _Unary:
     """Operands may be ragged."""
     precision: PrecisionClass = PrecisionClass.FOLLOWS
     """What f computes in under mixed precision; its gradient follows what it reads."""
+    slope_scratch: DeclareScratch | None = None
+    """Of `slope`."""
 
 
 def _relu(call: Call) -> None:
@@ -62,6 +65,11 @@ def _relu_slope(call: Call) -> None:
     active = call.workspace.get("active", y.shape, bool)
     xp.greater(y, 0, out=active)
     xp.multiply(grad, active, out=call.outputs[0])
+
+
+def _truths(inputs: Specs, outputs: Specs, attrs: Attrs) -> ScratchSizes:
+    """A truth value for every element."""
+    return ScratchSizes(sized(1, inputs[1].shape))
 
 
 def _gelu(call: Call) -> None:
@@ -224,12 +232,26 @@ def _abs_slope(call: Call) -> None:
 
 
 _UNARY = (
-    _Unary("relu", _relu, 1, _relu_slope, 1, increasing=True, ragged=True, slope_in_place=(0, 1)),
-    _Unary("gelu", _gelu, 8, _gelu_slope, 16, keeps="input", ragged=True, in_place=False),
+    _Unary(
+        "relu", _relu, 1, _relu_slope, 1, increasing=True, ragged=True, slope_in_place=(0, 1), slope_scratch=_truths
+    ),
+    _Unary(
+        "gelu",
+        _gelu,
+        8,
+        _gelu_slope,
+        16,
+        keeps="input",
+        ragged=True,
+        in_place=False,
+        slope_scratch=scratch_like(1, 1),
+    ),
     _Unary("gelu_exact", _gelu_exact, 8, _gelu_exact_slope, 16, keeps="input", ragged=True, in_place=False),
     _Unary("tanh", _tanh, 4, _tanh_slope, 3, increasing=True, slope_in_place=(1,)),
     _Unary("sigmoid", _sigmoid, 6, _sigmoid_slope, 3, increasing=True),
-    _Unary("silu", _silu, 7, _silu_slope, 11, keeps="input", ragged=True, in_place=False),
+    _Unary(
+        "silu", _silu, 7, _silu_slope, 11, keeps="input", ragged=True, in_place=False, slope_scratch=scratch_like(1)
+    ),
     _Unary("exp", _exp, 4, "mul", increasing=True, domain=(-3.0, 3.0), precision=PrecisionClass.SINGLE),
     _Unary("log", _log, 4, "div", keeps="input", domain=_POSITIVE, precision=PrecisionClass.SINGLE),
     _Unary("sqrt", _sqrt, 1, _sqrt_slope, 2, domain=_POSITIVE, slope_in_place=(0, 1), precision=PrecisionClass.SINGLE),
@@ -298,6 +320,7 @@ def _definitions(row: _Unary) -> tuple[OpDef, ...]:
         run,
         ragged=ragged,
         in_place=row.slope_in_place,
+        scratch=row.slope_scratch,
         examples=examples,
     )
     return (forward, backward)

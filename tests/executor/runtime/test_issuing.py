@@ -112,6 +112,53 @@ def test_the_host_is_ahead_by_so_many_acts_and_goes_on_when_the_oldest_has_passe
     assert not issuer.is_ahead
 
 
+@pytest.mark.parametrize("ahead", [1, 3, 1024])
+def test_an_act_of_a_slow_stream_keeps_its_events_while_fast_streams_go_on(ahead: int) -> None:
+    """Two streams that know nothing of each other: all that the fast one has done does not let the host go on."""
+    actors = (Actor("slow", 0, ActKind.COMPUTE, (), ()), Actor("fast", 0, ActKind.COMPUTE, (), ()))
+    program = Program(1, (), actors, (Stream(0, "s", (0,)), Stream(0, "t", (1,))))
+    streams = Written()
+    issuer = Issuer(program, 0, streams, host=(), staged={}, timed=True, ahead=ahead)
+    protocol = Protocol(program, steps=5)
+    issuer.extend(5)
+    slow, first = 0, launch(issuer, protocol, streams)
+    assert first == "slow"
+    for _ in range(10):
+        for mark in streams.marks:
+            mark.passed |= mark.at.startswith("t")
+        list(issuer.ended())
+        if not issuer.is_ahead:
+            slow += launch(issuer, protocol, streams) == "slow"
+    assert slow == 0, "its events were recorded anew before the device had come by them"
+    for mark in streams.marks:
+        mark.passed = True
+    list(issuer.ended())
+    assert not issuer.is_ahead
+
+
+def test_acts_that_are_launched_together_have_one_event_behind_the_last() -> None:
+    found = Port(0)
+    actors = (
+        *(Actor(name, 0, ActKind.COMPUTE, (), (found,) * (name == "c")) for name in "abc"),
+        Actor("other", 0, ActKind.COMPUTE, (found,), ()),
+    )
+    program = Program(
+        1, (Register("r", 0, (1,), DType.FLOAT32),), actors, (Stream(0, "s", (0, 1, 2)), Stream(0, "t", (3,)))
+    )
+    streams = Written()
+    issuer = Issuer(program, 0, streams, host=(), staged={}, timed=False, batched=[0, 1, 2])
+    protocol = Protocol(program, steps=1)
+    issuer.extend(1)
+    assert issuer.launches == (0, 1, 2, 3)
+    for _ in range(4):
+        launch(issuer, protocol, streams)
+    assert sorted(mark.at for mark in streams.marks) == ["s0", "t0"]
+    assert len(list(issuer.ended())) == 0
+    for mark in streams.marks:
+        mark.passed = True
+    assert sorted(one.part for one in issuer.ended()) == [(0, 1), (0, 3), (1, 3), (2, 3)]
+
+
 def test_after_the_last_act_the_host_may_use_everything() -> None:
     program, streams = two_streams(), Written()
     issuer = Issuer(program, 0, streams, host=(), staged={}, timed=False)

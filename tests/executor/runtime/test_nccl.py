@@ -11,7 +11,8 @@ import pytest
 
 from executor.runtime.transport.base import Lane, TransportError, meetings_of
 from executor.runtime.transport.loopback import LoopbackHub
-from executor.runtime.transport.nccl import NcclTransport
+from executor.runtime.transport.nccl import DTYPES, OPERATIONS, NcclTransport
+from strategy.sbp.sbp import Reduce
 from tests.executor.programs import data_parallel, pipeline
 
 STREAM = 77
@@ -56,7 +57,7 @@ class FakeNccl:
             if self.broken:
                 raise RuntimeError("NCCL_ERROR_REMOTE_ERROR")
 
-        kinds = ("send", "recv", "allGather", "abort", "destroy")
+        kinds = ("send", "recv", "allGather", "allReduce", "reduceScatter", "abort", "destroy")
         return SimpleNamespace(check_async_error=check_async_error, **{kind: noted(kind) for kind in kinds})
 
 
@@ -107,6 +108,26 @@ def test_pieces_in_a_row_are_gathered_by_one_call_and_others_by_sends() -> None:
     assert transport.bytes_sent["all_gather"] == 2 * 16
 
 
+def test_terms_are_reduced_by_one_call_of_their_dtype_on_the_current_stream() -> None:
+    transport, fake = three_ranks()[1]
+    fake.calls.clear()
+    terms, whole, piece = (Terms(pointer, count) for pointer, count in ((100, 6), (200, 6), (300, 2)))
+    assert transport.all_reduce((0, 1, 2), 3, terms, whole, Reduce.SUM).test()
+    assert transport.reduce_scatter((0, 1, 2), 8, terms, piece, Reduce.MAX).test()
+    assert fake.calls == [("allReduce", 100, 200, 6, 9, 0, STREAM), ("reduceScatter", 100, 300, 2, 9, 2, STREAM)]
+    sent = transport.bytes_sent
+    assert (sent["exchange"], sent["all_gather"]) == (8 + 8, 8)
+
+
+class Terms:
+    """Memory of a device that holds bfloat16."""
+
+    dtype = "bfloat16"
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.data, self.size, self.nbytes = SimpleNamespace(ptr=pointer), size, 2 * size
+
+
 def test_messages_of_one_rendezvous_go_in_one_group_to_places_in_their_lane() -> None:
     transport, fake = three_ranks()[2]
     fake.calls.clear()
@@ -155,7 +176,12 @@ def test_cupy_has_what_is_called() -> None:
     if not nccl.available:
         pytest.skip("no NCCL is installed")
     one = nccl.NcclCommunicator
-    for kind, wanted in (("send", 5), ("recv", 5), ("allGather", 5), ("abort", 0), ("destroy", 0)):
+    counts = {"send": 5, "recv": 5, "allGather": 5, "allReduce": 6, "reduceScatter": 6, "abort": 0, "destroy": 0}
+    for kind, wanted in counts.items():
         heading = (getattr(one, kind).__doc__ or "").splitlines()[0]
         assert heading.count(",") == wanted, heading
+    for dtype, number in DTYPES.items():
+        assert getattr(nccl, f"NCCL_{dtype.upper()}", number) == number
+    for reduce, number in OPERATIONS.items():
+        assert getattr(nccl, f"NCCL_{reduce.upper()}", number) == number
     assert {"get_unique_id", "groupStart", "groupEnd", "NCCL_UINT8"} <= set(dir(nccl))

@@ -105,7 +105,7 @@ def test_held_out_runs_are_predicted_as_well_as_promised(
         figure = SourceFigure(longest, "", "", "", {}, True)
         monkeypatch.setattr(exchange_figures, longest, lambda figure=figure: figure)
     out = tmp_path / "constants.json"
-    said = command("validate", "--choices", "--json", "--out", out)
+    said = command("validate", "--choices", "--prices", "--json", "--out", out)
     assert said.code == 0, said.err
     found: Mapping[str, Any] = json.loads(said.out)
     within, across = found["within_macro"]["first"], found["across_macro"]["first"]
@@ -144,5 +144,14 @@ def test_held_out_runs_are_predicted_as_well_as_promised(
     assert len(chosen) > 60
     assert sum(one["chosen"] == one["fastest"] for one in chosen) >= len(chosen) / 2
     assert "published search" in said.err
+    files = [one for one in found["prices"] if one["configuration"]]
+    assert len(files) >= 35
+    assert sum(abs(one["priced_s"] / one["measured_s"] - 1) for one in files) / len(files) <= 0.12
     again, kept = read_constants(out).constants, shipped().constants
     assert again == pytest.approx(kept, rel=0.02), "the shipped constants are not those of this code"
+    memory, known = read_constants(out).memory, shipped().memory
+    assert memory is not None
+    assert known is not None
+    assert memory.runs == known.runs
+    for framework in (*known.scales, ""):
+        assert memory.margin(framework, 0.95) == pytest.approx(known.margin(framework, 0.95), rel=0.02), framework

@@ -43,6 +43,12 @@ def test_a_constant_that_a_file_lacks_keeps_its_prior(tmp_path: Path) -> None:
     assert read_constants(path).constants == {constant.name: constant.prior for constant in DECLARED}
 
 
+def test_a_file_may_lack_errors_of_memory(tmp_path: Path) -> None:
+    path = tmp_path / "constants.json"
+    path.write_text(json.dumps({key: value for key, value in FILE.items() if key != "memory"}))
+    assert read_constants(path).memory is None
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -53,6 +59,11 @@ def test_a_constant_that_a_file_lacks_keeps_its_prior(tmp_path: Path) -> None:
         ({"strata": {}}, "no strata"),
         ({"strata": {"": {"half_width": "wide", "runs": 1, "ranges": {}}}}, "not a stratum"),
         ({"strata": {"": {"half_width": float("inf"), "runs": 1, "ranges": {}}}}, "Infinity"),
+        ({"memory": FILE["memory"] | {"near": [0.0]}}, "101 ascending percentiles"),
+        ({"memory": FILE["memory"] | {"far": [float(n) for n in range(101, 0, -1)]}}, "101 ascending percentiles"),
+        ({"memory": FILE["memory"] | {"scales": {"nemo": 0}}}, "scales above 0"),
+        ({"memory": FILE["memory"] | {"runs": "many"}}, "no errors of memory"),
+        ({"memory": 3}, "no errors of memory"),
     ],
 )
 def test_a_broken_file_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -60,6 +60,10 @@ class HostCupy:
             ),
         )
 
+    def get_default_memory_pool(self) -> Any:
+        """A pool whose limit is not enforced."""
+        return SimpleNamespace(set_limit=lambda *, fraction: None)
+
     def synchronise(self) -> None:
         """Wait for the device."""
         self.synchronised += 1

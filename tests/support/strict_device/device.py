@@ -11,11 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.runtime.acts import memory
+from executor.runtime.kernels.gpu.table import UPDATES
 from executor.runtime.worker import Worker
-from strategy.graph.ops.base import Call, OpDef, Workspace
-from strategy.graph.ops.half_precision import run_act
+from executor.runtime.workspaces import AssignedScratch
+from strategy.graph.ops.base import Call, OpDef
+from strategy.graph.ops.half_precision import run_act, scratch_of_act
+from strategy.graph.ops.scratch import ScratchSizes
 from strategy.program.program import LoadTask
 from tests.support.strict_device.arrays import DeviceArray, DeviceModule
+from tests.support.strict_device.host_memory import HostMemory
 from tests.support.strict_device.order import HOST, Memory, Order, OrderFault, Use, nothing, place
 from tests.support.strict_device.world import Job, Queue, StrictEvent, World
 
@@ -47,6 +51,10 @@ class StrictDevice:
         self.missed: list[str] = []
         self.order = Order()
         self.memories: list[Memory] = []
+        self.host_memory = HostMemory()
+        self.batches: list[int] = []
+        """Updates of every launch of some."""
+        self._updates: list[tuple[Callable[[], object], Sequence[Piece], Sequence[Piece]]] = []
         self.steady = False
         self._act: tuple[int, int] | None = None
         self._worker: Worker | None = None
@@ -67,6 +75,7 @@ class StrictDevice:
     def announce(self, actor: int, number: int) -> None:
         """The worker begins an act."""
         assert self._worker is not None
+        self.look_for_host_writes()
         self._act = (actor, number)
         self.order.without(HOST)
         self._loads = isinstance(self._worker.program.actors[actor].task, LoadTask)
@@ -96,7 +105,19 @@ class StrictDevice:
         if self._act is not None:
             self._check_act(stream)
         yield
+        self.look_for_host_writes()
         self._current, self._in_host_act = before, False
+
+    def look_for_host_writes(self) -> None:
+        """What the host has written by itself, it must have been allowed to write.
+
+        Raises:
+            OrderFault: the device may still use what was there.
+        """
+        found = list(self.host_memory.written())
+        if found:
+            self.order.turn(HOST)
+            self.order.use(HOST, found)
 
     def _check_act(self, stream: StrictStream) -> None:
         assert self._worker is not None
@@ -132,6 +153,7 @@ class StrictDevice:
 
     def record(self, event: StrictEvent, stream: StrictStream) -> None:
         """An event behind what the stream has."""
+        self.launch_updates()
         event.recorded += 1
         event.clock = self.order.clocks[stream.place].copy()
         generation = event.recorded
@@ -149,6 +171,7 @@ class StrictDevice:
 
     def query(self, event: StrictEvent) -> bool:
         """A poll, meanwhile devices may go on; the host learns nothing that it may build on."""
+        self.look_for_host_writes()
         self.world.advance()
         return event.passed >= event.recorded
 
@@ -166,10 +189,32 @@ class StrictDevice:
 
     def compute(self, run: Callable[[], object], reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
         """Something for the current stream."""
+        self.launch_updates()
+        self.look_for_host_writes()
         self.order.turn(self._current.place)
         self.order.use(self._current.place, self.uses(reads, writes=False, what=f"reads in {what}"))
         self.order.use(self._current.place, self.uses(writes, writes=True, what=f"writes in {what}"))
-        self._give(self._current, Job(lambda: _ignore(run())))
+        written = [piece for piece in writes if isinstance(piece, np.ndarray)]
+
+        def job() -> None:
+            run()
+            for piece in written:
+                self.host_memory.write(piece)
+
+        self._give(self._current, Job(job))
+
+    def hold_update(self, run: Callable[[], object], reads: Sequence[Piece], writes: Sequence[Piece]) -> None:
+        """An update that waits for others, until anything else is given to the device."""
+        self._updates.append((run, reads, writes))
+
+    def launch_updates(self) -> None:
+        """Those that wait, as one launch."""
+        held, self._updates = self._updates, []
+        if held:
+            self.batches.append(len(held))
+            reads = [piece for _, some, _ in held for piece in some]
+            writes = [piece for _, _, some in held for piece in some]
+            self.compute(lambda: [run() for run, _, _ in held], reads, writes, "updates")
 
     def on_host(self, reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
         """The host itself uses memory that the device uses, too."""
@@ -206,7 +251,9 @@ class StrictDevice:
     def pinned(self, shape: Any, dtype: Any) -> NDArray[Any]:
         """Memory of the host that the device can use."""
         self._refuse_if_steady("memory of the host is pinned")
-        return self._new(shape, dtype)
+        found = self._new(shape, dtype)
+        self.host_memory.add(self.memories[-1])
+        return found
 
     def _new(self, shape: Any, dtype: Any) -> NDArray[Any]:
         inside = np.empty(shape, dtype)
@@ -233,19 +280,26 @@ class StrictDevice:
             raise OrderFault(f"{what} in a steady step")
 
 
-def _ignore(result: object) -> None:
-    """Of what is run, only the effect matters."""
+class _Elsewhere:
+    """NumPy under another name: ops go the ways that they have for devices, not those for a host's caches."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+ELSEWHERE = _Elsewhere()
 
 
 class StrictKernels:
     """See `executor.runtime.kernels.base.Kernels`: NumPy on the memory of a strict device."""
 
     host = False
+    batched = tuple(UPDATES)
 
     def __init__(self, device: StrictDevice) -> None:
         self.streams = device
         self.xp = DeviceModule(device)
-        self._scratch: dict[int, tuple[Workspace, Workspace]] = {}
+        self._scratch: dict[int, tuple[AssignedScratch, AssignedScratch]] = {}
 
     def wait(self) -> None:
         """Wait for the current stream."""
@@ -256,25 +310,35 @@ class StrictKernels:
         written = (*call.outputs, *call.updates)
         if any(isinstance(array, np.ndarray) for array in (*call.inputs, *written)):
             raise OrderFault(f"{definition.kind}: an array of NumPy in the plan of a device")
-        _, scratch = self._scratch.setdefault(id(call.workspace), (call.workspace, Workspace(np)))
+        given = call.workspace
+        if not isinstance(given, AssignedScratch):
+            raise OrderFault(f"{definition.kind}: scratch that was not declared")
+        if id(given) not in self._scratch:
+            memory = (array.inside for array in (given.anew, given.kept))
+            self._scratch[id(given)] = given, AssignedScratch(ELSEWHERE, given.owner, *memory)
+        _, scratch = self._scratch[id(given)]
         inside = replace(
             call,
-            xp=np,
+            xp=ELSEWHERE,
             inputs=tuple(array.inside for array in call.inputs),
             outputs=tuple(array.inside for array in call.outputs),
             updates=tuple(array.inside for array in call.updates),
             workspace=scratch,
         )
-        steady = self.streams.steady
 
         def run() -> None:
-            held = len(scratch.arrays)
             with np.errstate(over="ignore", invalid="ignore"):
                 run_act(definition, inside)
-            if steady and len(scratch.arrays) > held:
-                raise OrderFault(f"{definition.kind} allocates scratch in a steady step")
 
-        self.streams.compute(run, (*call.inputs, *call.updates), written, definition.kind)
+        writes = (*written, given.anew, given.kept)
+        if definition.kind in self.batched:
+            self.streams.hold_update(run, (*call.inputs, *call.updates), writes)
+            return
+        self.streams.compute(run, (*call.inputs, *call.updates), writes, definition.kind)
+
+    def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
+        """As ops declare it."""
+        return scratch_of_act(definition, call)
 
     def address(self, array: DeviceArray) -> int:
         """Where it begins."""

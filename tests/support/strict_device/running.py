@@ -49,9 +49,11 @@ class PatientTransport(LoopbackTransport):
     """A transport of the host, whose ranks take turns."""
 
     world: World
+    device: StrictDevice
 
     def pause(self, idle_ns: int) -> None:
         """Let other ranks, and devices, go on."""
+        self.device.look_for_host_writes()
         self.world.hand_over(self.rank)
 
 
@@ -99,7 +101,7 @@ def _rank(world: World, plan: Plan, program: Program, rank: int, ahead: int, hub
     transport: Transport = StrictTransport(world, device, groups)
     if hub is not None:
         transport = patient = PatientTransport(hub, rank)
-        patient.world, device.may_wait = world, True
+        patient.world, patient.device, device.may_wait = world, device, True
     kernels = StrictKernels(device)
     trainer = Listener(plan, transport, kernels, text, program=program, on_act=device.announce, ahead=ahead)
     trainer.losses = []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from executor.runtime.transport.base import Group, Lane
+from strategy.sbp.sbp import Reduce
 from tests.support.strict_device.arrays import DeviceArray
 from tests.support.strict_device.device import StrictDevice
 from tests.support.strict_device.order import OrderFault
@@ -31,6 +32,7 @@ class StrictTransport:
     """See `executor.runtime.transport.base.Transport`; `groups` are the members of every rendezvous."""
 
     in_stream_order = True
+    reduces = True
 
     def __init__(self, world: World, device: StrictDevice, groups: dict[int, Group]) -> None:
         self._world, self._device, self._groups = world, device, groups
@@ -57,6 +59,24 @@ class StrictTransport:
         self._call(group, number, "all_gather", _there(group, [send] * len(group)), _there(group, receive))
         return _Ordered(self)
 
+    def all_reduce(
+        self, group: Group, number: int, send: DeviceArray, receive: DeviceArray, reduce: Reduce
+    ) -> _Ordered:
+        """One call, of which all ranks say how much of what is reduced how."""
+        self.bytes_sent["exchange"] += 2 * send.nbytes * (len(group) - 1) // len(group)
+        kind = f"all_reduce {reduce} of {send.size} {send.dtype}"
+        self._call(group, number, kind, [(self.rank, send)], [(self.rank, receive)], reduce)
+        return _Ordered(self)
+
+    def reduce_scatter(
+        self, group: Group, number: int, send: DeviceArray, receive: DeviceArray, reduce: Reduce
+    ) -> _Ordered:
+        """One call; pieces are equal."""
+        self.bytes_sent["exchange"] += send.nbytes - receive.nbytes
+        kind = f"reduce_scatter {reduce} of {receive.size} {receive.dtype}"
+        self._call(group, number, kind, [(self.rank, send)], [(self.rank, receive)], reduce)
+        return _Ordered(self)
+
     def send(self, target: int, number: int, array: DeviceArray) -> _Ordered:
         """One end of a message; goes with others."""
         self.bytes_sent["send"] += array.nbytes if target != self.rank else 0
@@ -79,6 +99,7 @@ class StrictTransport:
 
     def pause(self, idle_ns: int) -> None:
         """Let other ranks, and devices, go on."""
+        self._device.look_for_host_writes()
         self._world.hand_over(self.rank)
 
     def wake(self) -> None:
@@ -100,14 +121,23 @@ class StrictTransport:
         pairs = zip(group, send, strict=True)
         self.bytes_sent[kind] += sum(a.nbytes for peer, a in pairs if a is not None and peer != self.rank)
 
-    def _call(self, group: Group, number: int, kind: str, sends: Sequence[Moved], receives: Sequence[Moved]) -> None:
+    def _call(
+        self,
+        group: Group,
+        number: int,
+        kind: str,
+        sends: Sequence[Moved],
+        receives: Sequence[Moved],
+        reduce: Reduce | None = None,
+    ) -> None:
         device, world = self._device, self._world
         read, written = [array for _, array in sends], [array for _, array in receives]
         if any(isinstance(array, np.ndarray) for array in (*read, *written)):
             raise OrderFault(f"{kind} of rendezvous {number}: an array of NumPy in the plan of a device")
         device.compute(lambda: None, read, written, kind)
         meeting = world.call(self.rank, number, group, kind)
-        job = Job(lambda: _meet(meeting), meeting.complete)
+        order = world.rng.sample(group, len(group))
+        job = Job(lambda: _meet(meeting) if reduce is None else _reduce(meeting, reduce, order), meeting.complete)
         meeting.parts[self.rank] = list(sends), list(receives)
         meeting.waiting[self.rank] = device.meet(job), job
 
@@ -129,6 +159,26 @@ def _meet(meeting: Meeting) -> None:
     left = [pair for pair, some in payloads.items() if some]
     if left:
         raise OrderFault(f"rendezvous {meeting.number}: sent and never received, {left}")
+    _end(meeting)
+
+
+_REDUCE = {Reduce.SUM: np.add, Reduce.MIN: np.minimum, Reduce.MAX: np.maximum}
+
+
+def _reduce(meeting: Meeting, reduce: Reduce, order: Sequence[int]) -> None:
+    """All terms in some order, which is not that of ranks; whole to each, or the piece at its place in the group."""
+    terms = [meeting.parts[rank][0][0][1].inside.reshape(-1).copy() for rank in order]
+    total = terms[0]
+    for term in terms[1:]:
+        _REDUCE[reduce](total, term, out=total)
+    for rank, (_, [(_, target)]) in meeting.parts.items():
+        size, at = target.size, meeting.group.index(rank)
+        piece = total if size == total.size else total[at * size : (at + 1) * size]
+        target.inside.reshape(-1)[:] = piece
+    _end(meeting)
+
+
+def _end(meeting: Meeting) -> None:
     for _, job in meeting.waiting.values():
         job.may_run, job.run = _always, _nothing
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from executor.runtime.kernels.gpu.launch import address_of
 from executor.runtime.kernels.gpu.products import MatrixProduct
 from strategy.base.errors import EnvironmentLacks
-from strategy.graph.ops.base import Array, ArrayModule
+from strategy.graph.ops.base import Array
+from strategy.graph.ops.scratch import Scratch
 
 WORKSPACE_NBYTES = 32 * 2**20
 """That products may use, all the same ones: what NVIDIA advises for Hopper, and more than it does for others."""
@@ -63,27 +64,29 @@ class ProductPlans:
     """Products on the current device, one plan for each shape, layout, dtype and alignment.
 
     Args:
-        xp: the array module, for the workspace.
         library: nvmath.bindings.cublasLt.
         tf32: whether operands in float32 may be rounded to TF32, of ten bits, which tensor cores take.
     """
 
-    def __init__(self, xp: ArrayModule, library: Any, *, tf32: bool = False) -> None:
+    def __init__(self, library: Any, *, tf32: bool = False) -> None:
         self._library, self._tf32 = library, tf32
         self._handle = library.create()
-        self._workspace = xp.empty(WORKSPACE_NBYTES, "uint8")
         self._plans: dict[Key, ProductPlan] = {}
         self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
-    def run(self, product: MatrixProduct, stream: int) -> None:
+    def run(self, product: MatrixProduct, stream: int, scratch: Scratch) -> None:
         """Issue a product to a stream, by its address."""
-        self.run_plan(product, self._plan(product), stream)
+        self.run_plan(product, self._plan(product), stream, scratch)
+
+    def workspace(self, scratch: Scratch) -> Array:
+        """What any product may use: plans are made for so much."""
+        return scratch.get("cublaslt", (WORKSPACE_NBYTES,), "uint8")
 
     def plans(self, product: MatrixProduct, count: int) -> list[ProductPlan]:
         """Up to so many plans for a product, those first of which the library expects most; nothing is kept."""
         return self._plans_for(product, count)
 
-    def run_plan(self, product: MatrixProduct, plan: ProductPlan, stream: int) -> None:
+    def run_plan(self, product: MatrixProduct, plan: ProductPlan, stream: int, scratch: Scratch) -> None:
         """Issue a product by one of its plans."""
         self._point(plan.description, product)
         self._library.matmul(
@@ -100,7 +103,7 @@ class ProductPlans:
             address_of(product.out),
             plan.out,
             plan.algorithm.ctypes.data,
-            address_of(self._workspace),
+            address_of(self.workspace(scratch)),
             plan.workspace_nbytes,
             stream,
         )

@@ -12,7 +12,8 @@ from typing import Any
 from executor.runtime.kernels.gpu.attention import AttentionAct, CausalMask, StridedOperand
 from executor.runtime.kernels.gpu.launch import address_of
 from strategy.base.errors import EnvironmentLacks
-from strategy.graph.ops.base import ArrayModule
+from strategy.graph.ops.base import Array
+from strategy.graph.ops.scratch import Scratch
 
 _TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 
@@ -46,22 +47,15 @@ class AttentionPlans:
     """Attention on the current device, one graph for each shape and layout.
 
     Args:
-        xp: the array module, for the workspace.
         library: the module `cudnn`.
     """
 
-    def __init__(self, xp: ArrayModule, library: Any) -> None:
-        self._xp, self._library = xp, library
+    def __init__(self, library: Any) -> None:
+        self._library = library
         self._handle = library.create_handle()
         self._plans: dict[Key, AttentionPlan | None] = {}
-        self._workspace = xp.empty(0, "uint8")
         self.refused: list[str] = []
         """What cuDNN has no kernel for, with its reason: the array module does it."""
-
-    @property
-    def workspace_nbytes(self) -> int:
-        """Of all plans so far, which use it in turn."""
-        return int(self._workspace.nbytes)
 
     def takes(self, attention: AttentionAct) -> bool:
         """Whether cuDNN does it; the first time, its plan is made."""
@@ -70,14 +64,22 @@ class AttentionPlans:
             self._plans[key] = self._plan(attention)
         return self._plans[key] is not None
 
-    def run(self, attention: AttentionAct, stream: int) -> None:
+    def run(self, attention: AttentionAct, stream: int, scratch: Scratch) -> None:
         """Issue what `takes` has said yes to."""
+        plan, workspace = self._planned(attention), self.workspace(attention, scratch)
+        self._library.set_stream(handle=self._handle, stream=stream)
+        addresses = {uid: _address(part) for uid, part in enumerate(attention.parts, 1)}
+        plan.graph.execute(addresses, address_of(workspace), handle=self._handle)
+
+    def workspace(self, attention: AttentionAct, scratch: Scratch) -> Array:
+        """What its plan uses."""
+        return scratch.get("cudnn", (self._planned(attention).workspace_nbytes,), "uint8")
+
+    def _planned(self, attention: AttentionAct) -> AttentionPlan:
         plan = self._plans[_key(attention)]
         if plan is None:
             raise EnvironmentLacks("cuDNN has no kernel for this attention")
-        self._library.set_stream(handle=self._handle, stream=stream)
-        addresses = {uid: _address(part) for uid, part in enumerate(attention.parts, 1)}
-        plan.graph.execute(addresses, address_of(self._workspace), handle=self._handle)
+        return plan
 
     def _plan(self, attention: AttentionAct) -> AttentionPlan | None:
         graph = attention_graph(self._library, attention, self._handle)
@@ -87,10 +89,7 @@ class AttentionPlans:
             q = attention.reads[0]
             self.refused.append(f"q{list(q.shape)} {'backward' if attention.is_gradient else 'forward'}: {error}")
             return None
-        nbytes = int(graph.get_workspace_size())
-        if nbytes > self._workspace.nbytes:
-            self._workspace = self._xp.empty(nbytes, "uint8")
-        return AttentionPlan(graph, nbytes)
+        return AttentionPlan(graph, int(graph.get_workspace_size()))
 
 
 def attention_graph(library: Any, attention: AttentionAct, handle: Any = None) -> Any:

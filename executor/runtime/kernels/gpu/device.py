@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from executor.runtime.kernels.gpu.attention import AttentionAct
@@ -12,8 +13,10 @@ from executor.runtime.kernels.gpu.loader import LoadedKernels
 from executor.runtime.kernels.gpu.products import MatrixProduct
 from executor.runtime.kernels.gpu.table import Work, work_of
 from executor.runtime.kernels.gpu.update import AdamUpdate, WaitingUpdates
+from executor.runtime.workspaces import DeclaringScratch
 from strategy.graph.ops.base import ArrayModule, Call, OpDef
-from strategy.graph.ops.half_precision import run_act
+from strategy.graph.ops.half_precision import run_act, scratch_of_act
+from strategy.graph.ops.scratch import Scratch, ScratchSizes
 
 
 class DeviceActs:
@@ -45,8 +48,21 @@ class DeviceActs:
             return True
         stream = int(self._xp.cuda.get_current_stream().ptr)
         for one in work:
-            self._issue(one, stream)
+            self._issue(one, stream, call.workspace)
         return True
+
+    def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
+        """What acts like this one ask their scratch for."""
+        declaring = DeclaringScratch()
+        work = work_of(definition.kind, replace(call, workspace=declaring))
+        if work is None or not all(map(self._takes, work)):
+            return scratch_of_act(definition, call)
+        for one in work:
+            if isinstance(one, MatrixProduct):
+                self._products.workspace(declaring)
+            elif isinstance(one, AttentionAct):
+                self._attention.workspace(one, declaring)
+        return declaring.sizes
 
     def flush(self) -> None:
         """Issue what waits: before anything else is issued, copied, recorded or waited for."""
@@ -56,14 +72,14 @@ class DeviceActs:
     def _takes(self, work: Work) -> bool:
         return not isinstance(work, AttentionAct) or self._attention.takes(work)
 
-    def _issue(self, work: Work, stream: int) -> None:
+    def _issue(self, work: Work, stream: int, scratch: Scratch) -> None:
         match work:
             case Launch():
                 self._kernels.launch(work)
             case MatrixProduct():
-                self._products.run(work, stream)
+                self._products.run(work, stream, scratch)
             case AttentionAct():
-                self._attention.run(work, stream)
+                self._attention.run(work, stream, scratch)
 
 
 def open_acts(xp: Any, *, tf32: bool = False) -> DeviceActs:
@@ -72,5 +88,5 @@ def open_acts(xp: Any, *, tf32: bool = False) -> DeviceActs:
     Raises:
         EnvironmentLacks: kernels are not built, or a library is missing.
     """
-    products, attention = ProductPlans(xp, import_cublaslt(), tf32=tf32), AttentionPlans(xp, import_cudnn())
+    products, attention = ProductPlans(import_cublaslt(), tf32=tf32), AttentionPlans(import_cudnn())
     return DeviceActs(xp, LoadedKernels(xp), products, attention)

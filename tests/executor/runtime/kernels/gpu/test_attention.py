@@ -14,7 +14,7 @@ from executor.runtime.kernels.gpu.cudnn import AttentionPlans, attention_graph, 
 from executor.runtime.kernels.gpu.table import ATTENTION, work_of
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.graph import Attrs
-from strategy.graph.ops.base import Call
+from strategy.graph.ops.base import Call, Workspace
 from strategy.sbp.tensor import Box, DType, Shape
 from tests.support.cuda_on_host.host_cudnn import WORKSPACE_NBYTES, HostCudnn
 from tests.support.cuda_on_host.trials import TOLERANCES, Trial, error_per_row, wanted
@@ -83,12 +83,12 @@ def acts(kind: str, call: Call) -> tuple[AttentionAct, ...]:
 
 @pytest.mark.parametrize("element", HALVES)
 def test_graphs_mean_what_the_op_means(element: DType) -> None:
-    plans = AttentionPlans(np, HostCudnn())
+    plans = AttentionPlans(HostCudnn())
     for kind, call in calls(element):
         right = wanted(call, kind)
         for act in acts(kind, call):
             assert plans.takes(act)
-            plans.run(act, STREAM)
+            plans.run(act, STREAM, Workspace(np))
         errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
         assert max(errors) <= TOLERANCES[element], (kind, errors)
 
@@ -100,7 +100,7 @@ def test_graphs_are_as_recorded() -> None:
 
 def recorded() -> str:
     library, lines = HostCudnn(), []
-    plans = AttentionPlans(np, library)
+    plans = AttentionPlans(library)
     for kind, call in calls(DType.BFLOAT16):
         for act in acts(kind, call):
             before = len(library.calls)
@@ -123,25 +123,25 @@ def test_the_frontend_takes_the_graphs() -> None:
 
 def test_a_graph_is_built_once_and_runs_on_the_stream_that_is_given() -> None:
     library = HostCudnn()
-    plans = AttentionPlans(np, library)
+    plans, scratch = AttentionPlans(library), Workspace(np)
     for _ in range(3):
         for act in acts("attention", call_of(next(forward()), DType.BFLOAT16)):
             assert plans.takes(act)
-            plans.run(act, STREAM)
+            plans.run(act, STREAM, scratch)
     assert len(library.calls) == 1
     assert library.streams == [STREAM] * 3
-    assert plans.workspace_nbytes == WORKSPACE_NBYTES
+    assert [array.nbytes for array in scratch.arrays.values()] == [WORKSPACE_NBYTES]
 
 
 def test_what_cudnn_has_no_kernel_for_is_said_once() -> None:
     library = HostCudnn()
     library.refuses = True
-    plans = AttentionPlans(np, library)
+    plans = AttentionPlans(library)
     (act,) = acts("attention", call_of(next(forward()), DType.FLOAT16))
     assert [plans.takes(act), plans.takes(act)] == [False, False]
     assert plans.refused == ["q[2, 3, 5, 8] forward: no engine"]
     with pytest.raises(EnvironmentLacks):
-        plans.run(act, STREAM)
+        plans.run(act, STREAM, Workspace(np))
 
 
 def test_masks_are_by_the_corner_that_the_diagonal_starts_from() -> None:

@@ -17,6 +17,7 @@ from executor.runtime.kernels.gpu.cudnn import AttentionPlans
 from executor.runtime.kernels.gpu.launch import Addresses, Launch
 from executor.runtime.kernels.gpu.loader import LoadedKernels, architecture_for
 from executor.runtime.kernels.gpu.program import ELEMENTS, all_parameters
+from executor.runtime.workspaces import AssignedScratch
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Call, Workspace
@@ -122,11 +123,41 @@ def test_an_act_of_a_library_reaches_it(monkeypatch: pytest.MonkeyPatch, cubins:
     assert max(errors) <= TOLERANCES[DType.BFLOAT16]
 
 
+SCRATCH = {
+    "layer_norm_grad": 1,
+    "square_sum": 1,
+    "rotary": 1,
+    "cross_entropy": 1,
+    "matmul": 1,
+    "attention": 1,
+    "gelu": 0,
+}
+"""Kinds of which some act has scratch on a device, and one of which none has."""
+
+
+@pytest.mark.parametrize("kind", SCRATCH)
+def test_an_act_asks_its_scratch_for_what_its_kernels_declare(
+    monkeypatch: pytest.MonkeyPatch, cubins: Path, kind: str
+) -> None:
+    kernels, xp = open_backend(monkeypatch, cubins)
+    seen = 0
+    for trial in [LIBRARIES[kind]] if kind in LIBRARIES else trials(kind):
+        call, definition = trial.call(DType.BFLOAT16), op_definition(kind)
+        right = wanted(call, kind)
+        sizes = kernels.scratch(definition, call)
+        anew, kept = (xp.empty((sum(-(-n // 256) * 256 for n in some),), "uint8") for some in (sizes.anew, sizes.kept))
+        kernels.run(definition, replace(call, workspace=AssignedScratch(xp, kind, anew, kept)))
+        errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
+        assert max(errors) <= TOLERANCES[DType.BFLOAT16]
+        seen += sum((*sizes.anew, *sizes.kept)) > 0
+    assert (seen > 0) == SCRATCH[kind]
+
+
 def test_what_a_library_refuses_is_the_array_modules(monkeypatch: pytest.MonkeyPatch, cubins: Path) -> None:
     refusing = HostCudnn()
     refusing.refuses = True
     kernels, _ = open_backend(monkeypatch, cubins)
-    monkeypatch.setattr(kernels._acts, "_attention", AttentionPlans(np, refusing))
+    monkeypatch.setattr(kernels._acts, "_attention", AttentionPlans(refusing))
     call = LIBRARIES["attention"].call(DType.BFLOAT16)
     right = wanted(call, "attention")
     kernels.run(op_definition("attention"), call)

@@ -34,20 +34,20 @@ def trials(kind: str) -> Iterator[Trial]:
 
 
 def run(product: MatrixProduct, library: HostCublasLt | None = None, *, tf32: bool = False) -> None:
-    ProductPlans(np, library or HostCublasLt(), tf32=tf32).run(product, STREAM)
+    ProductPlans(library or HostCublasLt(), tf32=tf32).run(product, STREAM, Workspace(np))
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_products_mean_what_the_op_means(kind: str, element: DType) -> None:
-    plans = ProductPlans(np, HostCublasLt())
+    plans = ProductPlans(HostCublasLt())
     for trial in trials(kind):
         call = trial.call(element)
         (right,), work = wanted(call, kind), work_of(kind, call)
         assert work is not None
         for product in work:
             assert isinstance(product, MatrixProduct)
-            plans.run(product, STREAM)
+            plans.run(product, STREAM, Workspace(np))
         assert error_per_row(call.outputs[0], right) <= TOLERANCES[element]
 
 
@@ -153,14 +153,14 @@ def test_tf32_is_a_choice_and_halves_have_none() -> None:
 
 def test_a_product_is_planned_once_for_each_shape_and_alignment() -> None:
     library, room = HostCublasLt(), aligned((4096,), np.dtype(np.float32))
-    plans = ProductPlans(np, library)
+    plans = ProductPlans(library)
 
     def product(first: int, rows: int) -> MatrixProduct:
         a, b = room[first : first + rows * 8].reshape(rows, 8), room[1024:1088].reshape(8, 8)
         return MatrixProduct(a, b, room[2048 : 2048 + rows * 8].reshape(rows, 8))
 
     for first, rows in ((0, 4), (64, 4), (1, 4), (0, 5), (64, 5)):
-        plans.run(product(first, rows), STREAM)
+        plans.run(product(first, rows), STREAM, Workspace(np))
     assert sum(call.startswith("plan") for call in library.calls) == 3
     assert [call for call in library.calls if call.startswith("matmul")] == [
         f"matmul by plan on stream {STREAM} with 4096 bytes of workspace"
