@@ -1,4 +1,4 @@
-"""Training in 8 bits: gpt-tiny over 200 steps stays within 2 % of the loss in bf16, and unit scales break that.
+"""Training on codes: gpt-tiny over 200 steps stays within 2 % of the loss in bf16, and unit scales break that.
 
 A case is one way of scaling and one seed. Both losses are means over the last 20 steps. All codes of every 20th step
 are among the figures that their dtype has.
@@ -24,15 +24,16 @@ MODEL = find_model("gpt-tiny")
 STEPS, LAST = 200, 20
 MOST = 0.02
 WAYS = tuple(precision for precision in Precision if precision.scaling is not None)
-QUOTAS = {**{str(way): 0.9 / len(WAYS) for way in WAYS}, "unit scales": 0.2}
+IN_BLOCKS = (Precision.FP8_BLOCK, Precision.MXFP8, Precision.NVFP4)
+QUOTAS = {**{str(way): 0.9 / len(WAYS) for way in WAYS}, "unit scales": 0.1}
 
 
 def run(cases: int, seed: int) -> Outcome:
-    """So many ways and seeds, one after another; with the first seed also by unit scales."""
+    """So many ways and seeds, one after another; with the first seed also by unit scales, of tensors."""
     outcome = Outcome(QUOTAS)
     for number in range(cases):
         way, chosen = WAYS[number % len(WAYS)], seed + number // len(WAYS)
-        first = chosen == seed
+        first = chosen == seed and way not in IN_BLOCKS
         outcome.add(f"{way}, seed {chosen}", survived(_departs(way, chosen, unit=first)), _exercised(way, unit=first))
     return outcome
 
