@@ -13,7 +13,10 @@ from experiments.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 @contextmanager
 def stopping() -> Iterator[list[int]]:
-    """SIGTERM ends the work like Ctrl-C, with the best so far; yields the signals that came."""
+    """SIGTERM ends the work like Ctrl-C, with the best so far; yields the signals that came.
+
+    Work that has nothing to keep lets the interruption pass: then the command ends as the signal says.
+    """
     came: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> NoReturn:
@@ -23,6 +26,10 @@ def stopping() -> Iterator[list[int]]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield came
+    except KeyboardInterrupt:
+        if signal.SIGTERM in came:
+            raise SystemExit(EXIT_TERMINATED) from None
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 

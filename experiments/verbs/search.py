@@ -35,6 +35,23 @@ GAP = 0.01
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan search` takes."""
+    _add_question(parser)
+    _add_restrictions(parser)
+    _add_effort(parser)
+    parser.add_argument(
+        "--dump-passes",
+        type=Path,
+        metavar="DIR",
+        help="write the plan's graph after every pass into this folder, as text",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("plan.json"), metavar="PLAN", help="write the plan here (default: %(default)s)"
+    )
+    add_json(parser)
+
+
+def _add_question(parser: argparse.ArgumentParser) -> None:
+    """What is trained, how, and on what."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -75,6 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "muon, ...), lr, decay, ...",
     )
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
+
+
+def _add_restrictions(parser: argparse.ArgumentParser) -> None:
+    """Which plans come into question."""
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")
     parser.add_argument(
         "--for",
@@ -96,6 +117,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RULE",
         help=f"deduce signatures op by op instead of searching for the best: {', '.join(DEDUCTIONS)}",
     )
+
+
+def _add_effort(parser: argparse.ArgumentParser) -> None:
+    """How long the search goes on, and what it looks at."""
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -117,16 +142,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="put no rule-based plans (data parallel, Megatron's) beside those that are searched for",
     )
-    parser.add_argument(
-        "--dump-passes",
-        type=Path,
-        metavar="DIR",
-        help="write the plan's graph after every pass into this folder, as text",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("plan.json"), metavar="PLAN", help="write the plan here (default: %(default)s)"
-    )
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

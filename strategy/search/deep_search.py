@@ -44,6 +44,8 @@ FIRST_TRIES = 3
 """So many proposals are tried for it."""
 MOST_RETURNS = 3
 """So often it looks for more where plans are not as good as their proposals were."""
+HURRY_S = 5.0
+"""So long, at most, each of these looks for something lighter where an interrupted search has no plan."""
 AT_A_TIME = 2
 """So many plans are made side by side."""
 REFINING_SHARE = 0.75
@@ -120,7 +122,7 @@ def _searched(
         interrupted, known.complete = True, False
         for _ in range(FIRST_TRIES):  # what was likely to fit may not have
             if not plans:
-                refinement.go_on(all_refining, near=math.inf)
+                refinement.go_on(Budget.of(min(HURRY_S, budget.left_s())), near=math.inf)
                 plans += _plans(request, known, simulate, 1, budget)
         if not plans:
             raise

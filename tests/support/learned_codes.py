@@ -50,6 +50,24 @@ def losses(model: Model, training: Training, corpus: Corpus, steps: int, watch: 
     return np.array(found)
 
 
+def beside_single_precision(
+    model: Model, training: Training, corpus: Corpus, steps: int
+) -> tuple[Array, Array, list[float]]:
+    """(losses, those in single precision, all codes on the way that are no figure of their dtype)."""
+    strange: list[float] = []
+    seen: set[DType] = set()
+
+    def watch(graph: Graph, values: Mapping[str, Array]) -> None:
+        for dtype, codes in codes_of(graph, values):
+            seen.add(dtype)
+            strange.extend(codes[~np.isin(codes, sorted(figures_of(dtype)))].tolist())
+
+    plain = replace(training, precision=Precision.FULL)
+    found, expected = (losses(model, one, corpus, steps, watch) for one in (training, plain))
+    assert seen
+    return found, expected, strange
+
+
 def _batches(graph: Graph, model: Model, training: Training, corpus: Corpus, step: int) -> Iterator[dict[str, Array]]:
     specs = {value.name: value.spec for value in graph.with_role(Role.INPUT)}
     shapes, count = {name: spec.shape for name, spec in specs.items()}, training.num_micro_batches

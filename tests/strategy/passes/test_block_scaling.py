@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +20,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.tensor import DType, Rate
-from tests.support.learned_codes import codes_of, figures_of, losses
-from tests.support.reference import Array
+from tests.support.learned_codes import beside_single_precision
 from tests.support.small_plans import config_of
 
 CONFIG = GptConfig(layers=3, width=64, heads=2, sequence=32, vocabulary=29)
@@ -101,20 +99,11 @@ def test_experts_multiply_codes_but_for_gradients_of_their_weights(precision: Pr
 @pytest.mark.parametrize("precision", BLOCKS)
 def test_twenty_steps_follow_float32_and_all_codes_are_figures_of_their_dtype(precision: Precision) -> None:
     model = GptConfig(layers=2, width=32, heads=2, sequence=32, vocabulary=256)
-    strange: list[float] = []
-
-    def watch(graph: Graph, values: Mapping[str, Array]) -> None:
-        for dtype, codes in codes_of(graph, values):
-            strange.extend(codes[~np.isin(codes, sorted(figures_of(dtype)))].tolist())
-
-    found = {
-        one: losses(model, Training(4, lr=0.01, precision=one), standard_library(), 20, watch)
-        for one in (Precision.FULL, precision)
-    }
+    training = Training(4, lr=0.01, precision=precision)
+    found, expected, strange = beside_single_precision(model, training, standard_library(), 20)
     assert strange == []
-    far = 6e-2 if precision is Precision.NVFP4 else 3e-2
-    np.testing.assert_allclose(found[precision], found[Precision.FULL], rtol=far)
-    assert found[precision][-1] < 0.85 * found[precision][0]
+    np.testing.assert_allclose(found, expected, rtol=6e-2 if precision is Precision.NVFP4 else 3e-2)
+    assert found[-1] < 0.85 * found[0]
 
 
 @pytest.mark.parametrize(("precision", "size"), [(Precision.MXFP8, 32), (Precision.NVFP4, 16)])

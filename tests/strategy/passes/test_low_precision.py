@@ -18,7 +18,7 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training, evaluation_graph, training_graph
 from strategy.sbp.tensor import DType, Rate
-from tests.support.learned_codes import codes_of, figures_of, losses
+from tests.support.learned_codes import beside_single_precision
 from tests.support.reference import Array, random_batch, run_graph, start_variables
 
 CONFIG = GptConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=29)
@@ -117,19 +117,11 @@ def test_a_figure_that_is_none_leaves_no_trace_in_the_history() -> None:
 @pytest.mark.parametrize("precision", WAYS)
 def test_thirty_steps_follow_float32_and_all_codes_are_figures_of_their_dtype(precision: Precision) -> None:
     model = GptConfig(layers=2, width=32, heads=2, sequence=16, vocabulary=256)
-    strange: list[float] = []
-
-    def watch(graph: Graph, values: Mapping[str, Array]) -> None:
-        for dtype, codes in codes_of(graph, values):
-            strange.extend(codes[~np.isin(codes, sorted(figures_of(dtype)))].tolist())
-
-    found = {
-        one: losses(model, Training(8, lr=0.01, precision=one), standard_library(), 30, watch)
-        for one in (Precision.FULL, precision)
-    }
+    training = Training(8, lr=0.01, precision=precision)
+    found, expected, strange = beside_single_precision(model, training, standard_library(), 30)
     assert strange == []
-    np.testing.assert_allclose(found[precision], found[Precision.FULL], rtol=3e-2)
-    assert found[precision][-1] < 0.8 * found[precision][0]
+    np.testing.assert_allclose(found, expected, rtol=3e-2)
+    assert found[-1] < 0.8 * found[0]
 
 
 def test_codes_stand_for_what_they_are_made_of_to_the_digits_of_their_dtype() -> None:
