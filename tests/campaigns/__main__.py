@@ -18,6 +18,7 @@ NAMES = (
         "low-precision",
         "makespan-bound",
         "memory",
+        "messages",
         "model-features",
         "mutants",
         "mutation",
