@@ -23,8 +23,8 @@ NAMES = (
         "mutants",
         "mutation",
     ),
-    *("oracle", "order", "program-fuzz", "rediscovery", "repeat", "solver", "trainer-exports", "trainer-keys"),
-    *("transparency", "unseen", "why-not"),
+    *("oracle", "order", "program-fuzz", "rediscovery", "repeat", "resume", "solver", "trainer-exports"),
+    *("trainer-keys", "transparency", "unseen", "why-not"),
 )
 
 
