@@ -9,7 +9,7 @@ import sys
 import time
 
 NAMES = (
-    *("admission", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
+    *("admission", "bitwise", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
     *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "gpu-order", "graph-mutants", "hangs"),
     *(
         "joined",
