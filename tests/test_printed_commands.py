@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import VERBS, parse
-from experiments.exit_codes import EXIT_LIMIT
+from experiments.command.exit_codes import EXIT_LIMIT
 from tests.support.printed import PAGES, ROOT, Printed, printed, programs
 
 ALL = [one for page in PAGES for one in printed(page)]

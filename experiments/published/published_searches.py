@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
-from experiments.outputs import clean_stdout
-from experiments.prices import KeptSimulations
+from experiments.command.outputs import clean_stdout
+from experiments.planning.prices import KeptSimulations
 from experiments.published.cells import read_cells
 from experiments.published.closed_form_judge import Judgement, judged
 from experiments.published.configurations import Configuration

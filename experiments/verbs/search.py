@@ -11,16 +11,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import TRAINERS, add_json, fit_probability, gpu_range, positive_int, seconds, share, tokens
-from experiments.console import emit, say
-from experiments.exit_codes import EXIT_LIMIT
-from experiments.outputs import check_output_path, clean_stdout, make_folder
+from experiments.command.arguments import (
+    TRAINERS,
+    add_json,
+    fit_probability,
+    gpu_range,
+    positive_int,
+    seconds,
+    share,
+    tokens,
+)
+from experiments.command.console import emit, say
+from experiments.command.exit_codes import EXIT_LIMIT
+from experiments.command.outputs import check_output_path, clean_stdout, make_folder
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
 
 if TYPE_CHECKING:
-    from experiments.gpu_counts import CountAnswer
+    from experiments.planning.gpu_counts import CountAnswer
     from strategy.cost.calibrate import Calibration
     from strategy.hardware.cluster import Cluster
     from strategy.layout.config import PlanConfig
@@ -152,11 +161,11 @@ def run(args: argparse.Namespace) -> int:
 
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
-    from experiments.gpu_counts import training_cost
-    from experiments.memory_margin import found_with
-    from experiments.prices import simulated_step
-    from experiments.stopping import exit_code, stopping
-    from experiments.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
+    from experiments.command.stopping import exit_code, stopping
+    from experiments.planning.gpu_counts import training_cost
+    from experiments.planning.prices import simulated_step
+    from experiments.trainers.memory_margin import found_with
+    from experiments.trainers.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
     from experiments.verbs.simulate import check_format
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
@@ -217,8 +226,8 @@ def clusters_of(args: argparse.Namespace) -> list[Cluster]:
     Raises:
         InputError: they name none, or both a cluster and a number of GPUs, or a range without what it is compared by.
     """
-    from experiments.gpu_counts import clusters_of_gpus
-    from experiments.machine import find_machine
+    from experiments.machine.machine import find_machine
+    from experiments.planning.gpu_counts import clusters_of_gpus
 
     if args.cluster is not None and (args.gpus or args.gpu):
         raise InputError("--cluster and --gpus both say what there is", hint="leave one of them out")
@@ -237,10 +246,10 @@ def clusters_of(args: argparse.Namespace) -> list[Cluster]:
 
 def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: float, budget: Budget) -> int:
     """Bound every count of GPUs, search those on the front, write a plan of each, print."""
-    from experiments.gpu_counts import answered, overall, table
-    from experiments.memory_margin import found_with
-    from experiments.prices import simulated_step
-    from experiments.stopping import exit_code, stopping
+    from experiments.command.stopping import exit_code, stopping
+    from experiments.planning.gpu_counts import answered, overall, table
+    from experiments.planning.prices import simulated_step
+    from experiments.trainers.memory_margin import found_with
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
@@ -264,7 +273,7 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
         emit({"status": status, "gpu_counts": counts, "search_time_s": time.perf_counter() - started})
     say(table(answers))
     if args.figure is not None:
-        from experiments.counts_figure import draw
+        from experiments.figures.counts_figure import draw
 
         draw(answers, args.figure)
     if any(one.result is not None and one.result.interrupted for one in answers):
@@ -305,9 +314,9 @@ def dump_passes(plan: Plan, folder: Path) -> None:
 
 def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Calibration | None]:
     """What the arguments ask for on a cluster, and the calibration that it is priced by."""
-    from experiments.pins import read_pins
-    from experiments.prices import read_calibration_of
-    from experiments.settings import read_training
+    from experiments.planning.pins import read_pins
+    from experiments.planning.prices import read_calibration_of
+    from experiments.planning.settings import read_training
     from strategy.cost.cost import CostModel
     from strategy.models import find_preset, model_name
     from strategy.space.deduce import Deduction
@@ -328,7 +337,7 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Cal
         incumbents=not args.no_incumbents,
     )
     if args.trainer is not None:
-        from experiments.trainer_search import for_trainer
+        from experiments.trainers.trainer_search import for_trainer
         from strategy.space.trainer_space import TargetTrainer
 
         request = for_trainer(request, TargetTrainer(args.trainer))
@@ -383,7 +392,7 @@ def document(
     result: SearchResult, path: Path, calibration: Calibration | None, *, search_time_s: float
 ) -> dict[str, object]:
     """The JSON document of a search."""
-    from experiments.prices import extrapolated
+    from experiments.planning.prices import extrapolated
     from strategy.plan.plan import config_document
 
     plan, claims = result.plan, result.plan.claims

@@ -9,18 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, positive_int
-from experiments.console import emit, say
-from experiments.outputs import check_output_path
-from experiments.studies import EXCHANGES, SCHEDULES
+from experiments.command.arguments import add_json, positive_int
+from experiments.command.console import emit, say
+from experiments.command.outputs import check_output_path
+from experiments.studies.studies import EXCHANGES, SCHEDULES
 from strategy.base.errors import InputError
 from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from experiments.studies import Study
-    from experiments.unevenness import Unevenness
+    from experiments.studies.studies import Study
+    from experiments.studies.unevenness import Unevenness
     from simulator.simulate import Simulation
     from strategy.cost.cost import CostModel
     from strategy.plan.plan import Plan
@@ -66,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
-    from experiments.prices import extrapolated, read_calibration_of
-    from experiments.unevenness import unevenness
+    from experiments.planning.prices import extrapolated, read_calibration_of
+    from experiments.studies.unevenness import unevenness
+    from experiments.studies.what_if import what_if
     from experiments.verbs.verify import refusal
-    from experiments.what_if import what_if
     from simulator.simulate import simulate
     from strategy.base.units import format_seconds
     from strategy.plan.plan import read_plan
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     studied = studies(args, plan, cost, uneven)
     lost = None
     if args.mtbf is not None:
-        from experiments.failures import lost_to_failures
+        from experiments.studies.failures import lost_to_failures
 
         lost = lost_to_failures(program, cost, mtbf=args.mtbf, restart=args.restart, save=args.save)
     if args.trace is not None:
@@ -128,7 +128,7 @@ def studies(args: argparse.Namespace, plan: Plan, cost: CostModel, uneven: Uneve
     Raises:
         InputError: uneven ranks under a study of even ones.
     """
-    from experiments.studies import exchange_study, schedule_study, staleness_study
+    from experiments.studies.studies import exchange_study, schedule_study, staleness_study
 
     found: dict[str, Study] = {}
     if uneven and (args.exchange or args.schedule):

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json
-from experiments.console import emit, say
+from experiments.command.arguments import add_json
+from experiments.command.console import emit, say
 from strategy.base.errors import CertificateError, PlanError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify and say what was found."""
     if args.certificate is not None:
         return verify_certificate(args.certificate, args.plan, json=args.json)
-    from experiments.memory_margin import fit_problems
+    from experiments.trainers.memory_margin import fit_problems
     from simulator import engine
     from strategy.plan.plan import read_plan
     from strategy.plan.replayed_bound import replayed_bound

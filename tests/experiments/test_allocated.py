@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.allocated import (
+from experiments.machine.allocated import (
     AllocatedNodes,
     NodeTopology,
     described,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.best_plan import best_plan
-from experiments.prices import simulated_step
+from experiments.planning.best_plan import best_plan
+from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.cost.cost import CostModel

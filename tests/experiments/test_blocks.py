@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.blocks import parse
+from experiments.jobs.blocks import parse
 from strategy.program.timeline import read_timeline
 from tests.mpi.jobs import Job
 from tests.mpi.plans import write_small_plan
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.mpi
 def test_plans_take_turns_and_each_goes_on_where_it_stopped(tmp_path: Path) -> None:
     plans = [write_small_plan(tmp_path, layout) for layout in ("mixed", "tensor")]
     counts = ("--blocks", 3, "--steps", 2, "--out", tmp_path)
-    ended = Job(tmp_path, *plans, *counts, ranks=2, module="experiments.blocks").wait()
+    ended = Job(tmp_path, *plans, *counts, ranks=2, module="experiments.jobs.blocks").wait()
     assert (ended.code, ended.stdout) == (0, "")
     assert ended.messages == [f"block {block}/3: {plan.stem}" for block in (1, 2, 3) for plan in plans]
     runs = [json.loads((tmp_path / f"{plan.stem}.run.json").read_text()) for plan in plans]
@@ -40,7 +40,7 @@ def test_plans_take_turns_and_each_goes_on_where_it_stopped(tmp_path: Path) -> N
 def test_a_plan_of_other_ranks_is_told_once(tmp_path: Path) -> None:
     plans = [write_small_plan(tmp_path, layout) for layout in ("mixed", "stages")]
     counts = ("--blocks", 1, "--steps", 1, "--out", tmp_path)
-    ended = Job(tmp_path, *plans, *counts, ranks=2, module="experiments.blocks").wait()
+    ended = Job(tmp_path, *plans, *counts, ranks=2, module="experiments.jobs.blocks").wait()
     assert (ended.code, ended.stdout, len(ended.messages)) == (2, "", 1)
     assert "got '2 processes', expected 4" in ended.stderr
     assert list(tmp_path.glob("*.run.json")) == []

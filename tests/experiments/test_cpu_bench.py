@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from executor.supervision.environment import clean_environment
-from experiments import cpu_bench
-from experiments.cpu_bench import WaitingSide, compare, lines, summary_of
-from experiments.cpu_blas import blas_kernel
-from experiments.cpu_models import CPU_MODELS
-from experiments.cpu_sides import END
-from experiments.product_floor import ProductFloor, products_of
+from experiments.bench import cpu_bench
+from experiments.bench.cpu_bench import WaitingSide, compare, lines, summary_of
+from experiments.bench.cpu_blas import blas_kernel
+from experiments.bench.cpu_models import CPU_MODELS
+from experiments.bench.cpu_sides import END
+from experiments.bench.product_floor import ProductFloor, products_of
 from strategy.base.errors import EnvironmentLacks
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, write_plan
@@ -63,7 +63,7 @@ def test_a_blas_says_its_kernel() -> None:
 def test_sides_train_as_often_as_they_are_asked_and_end(plan: Plan, tmp_path: Path) -> None:
     write_plan(plan, tmp_path / "plan.json")
     for name in ("ours", "products"):
-        command = [sys.executable, "-m", "experiments.cpu_sides", name, str(tmp_path / "plan.json")]
+        command = [sys.executable, "-m", "experiments.bench.cpu_sides", name, str(tmp_path / "plan.json")]
         command += ["--out", str(tmp_path / "ours.npz")]
         side = WaitingSide(name, [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)])
         assert side.hear()["ready"]
@@ -105,7 +105,7 @@ def test_both_sides_train_alike(name: str, tmp_path: Path) -> None:
     sides = []
     write_plan(cpu_bench.data_parallel_plan(name, 1), tmp_path / "plan.json")
     for side, told in (("ours", "ours"), ("torch", "eager")):
-        command = [sys.executable, "-m", "experiments.cpu_sides", side, str(tmp_path / "plan.json")]
+        command = [sys.executable, "-m", "experiments.bench.cpu_sides", side, str(tmp_path / "plan.json")]
         command += ["--out", str(tmp_path / f"{told}.npz")]
         sides.append(WaitingSide(told, [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)]))
         sides[-1].hear()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.exchange_bench import lines, simulated, summary
-from experiments.exchange_trials import OURS, RIVAL_FUSION_BYTES, TrialTimes, gradient_sizes
+from experiments.bench.exchange_bench import lines, simulated, summary
+from experiments.bench.exchange_trials import OURS, RIVAL_FUSION_BYTES, TrialTimes, gradient_sizes
 
 TRIALS = [
     TrialTimes("compute", "", (0.4, 0.5, 9.0)),

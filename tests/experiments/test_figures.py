@@ -14,7 +14,8 @@ import pytest
 
 from experiments.figures import bubbles, held_out, scaling, schedules
 from experiments.figures.held_out import HeldOutPoint
-from experiments.store import RunRecord, RunStatus, RunStore
+from experiments.store.results import read_results
+from experiments.store.store import RunRecord, RunStatus, RunStore
 from experiments.suites.experiment import (
     ExchangeExperiment,
     Experiment,
@@ -23,7 +24,6 @@ from experiments.suites.experiment import (
     PipelineExperiment,
 )
 from experiments.suites.outcomes import outcome
-from experiments.suites.results import read_results
 from experiments.suites.suite import SuiteExperiment
 from experiments.verbs.figures import STORED, latest
 from tests.experiments.conftest import Command

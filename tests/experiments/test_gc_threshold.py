@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from experiments.gc_threshold import MANY, raised_gc_threshold
+from experiments.command.gc_threshold import MANY, raised_gc_threshold
 
 
 def interrupted() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import main
-from experiments.counts_figure import draw, figure, interval
-from experiments.gpu_counts import CountAnswer, TrainingCost, clusters_of_gpus, on_front
+from experiments.figures.counts_figure import draw, figure, interval
+from experiments.planning.gpu_counts import CountAnswer, TrainingCost, clusters_of_gpus, on_front
 from strategy.hardware.presets import find_cluster
 from strategy.passes.training import Training
 from strategy.plan.plan import read_plan

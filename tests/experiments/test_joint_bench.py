@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from experiments import joint_bench, joint_problems
-from experiments.baselines import FoundPipeline
-from experiments.joint_bench import JointComparison, JointResult, compare, summary, table
-from experiments.joint_problems import QUOTAS, JointProblem, covered
+from experiments.bench import joint_bench, joint_problems
+from experiments.bench.baselines import FoundPipeline
+from experiments.bench.joint_bench import JointComparison, JointResult, compare, summary, table
+from experiments.bench.joint_problems import QUOTAS, JointProblem, covered
 from strategy.base.errors import RunError
 from strategy.hardware.presets import find_cluster
 from strategy.models import find_model

@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from experiments import loop
-from experiments.loop import Contender, errors, half_widths, loss_difference, regret
-from experiments.prices import simulated_step
+from experiments.loop import loop
+from experiments.loop.loop import Contender, errors, half_widths, loss_difference, regret
+from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.cost.calibrate import Calibration, calibrate
 from strategy.cost.measurement import Features, Measurement

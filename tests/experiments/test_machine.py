@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.machine import Rates, find_machine, local_cluster, measure_rates, memory_bytes, num_cores
+from experiments.machine.machine import Rates, find_machine, local_cluster, measure_rates, memory_bytes, num_cores
 from strategy.base.errors import InputError
 from strategy.hardware.cluster_file import read_cluster, write_cluster
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import memory_margin
 from experiments.cli import main
 from experiments.explanation.why_not import pinned_request
-from experiments.memory_margin import fit_problems, found_with, missing_bytes, trainer_price
+from experiments.trainers import memory_margin
+from experiments.trainers.memory_margin import fit_problems, found_with, missing_bytes, trainer_price
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, PlanError
 from strategy.base.status import Status

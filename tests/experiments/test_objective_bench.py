@@ -9,10 +9,10 @@ from itertools import islice
 
 import pytest
 
-from experiments import objective_bench, objective_problems
-from experiments.exposure import CAUSES, differences_s
-from experiments.objective_bench import MeasuredObjective, check_close, check_covered, covered, measured, summary
-from experiments.objective_problems import QUOTAS, PinnedProblem, pinned_problems
+from experiments.bench import objective_bench, objective_problems
+from experiments.bench.objective_bench import MeasuredObjective, check_close, check_covered, covered, measured, summary
+from experiments.bench.objective_problems import QUOTAS, PinnedProblem, pinned_problems
+from experiments.explanation.exposure import CAUSES, differences_s
 from simulator.simulate import simulate
 from strategy.base.errors import RunError
 from strategy.cost.cost import CostModel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.pins import COUNTS, read_pins
+from experiments.planning.pins import COUNTS, read_pins
 from strategy.base.errors import InputError
 from strategy.layout.config import Context, Offload, Recompute
 from strategy.layout.schedule import Schedule

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.machine import Rates, local_cluster
-from experiments.small_model import MODEL
+from experiments.jobs.small_model import MODEL
+from experiments.machine.machine import Rates, local_cluster
 from strategy.cost.calibrate import read_calibration
 from strategy.cost.measurement import CostKey, Features
 from strategy.models import find_model

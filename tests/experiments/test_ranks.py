@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from experiments import ranks
-from experiments.ranks import agree
+from experiments.jobs import ranks
+from experiments.jobs.ranks import agree
 from strategy.base.errors import PlanError
 from tests.campaigns import disagreement
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from executor.train import program_of
-from experiments.refinement import Observation, predict_s, refine_by
+from experiments.loop.refinement import Observation, predict_s, refine_by
 from simulator.simulate import simulate
 from strategy.cost.calibrate import Calibration, calibrate
 from strategy.cost.measurement import Measurement

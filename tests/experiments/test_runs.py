@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.store import RunStatus, RunStore
+from experiments.store.store import RunStatus, RunStore
 from tests.experiments.conftest import Command
 
 

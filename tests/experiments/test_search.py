@@ -443,7 +443,7 @@ def test_an_unknown_cluster(command: Command) -> None:
 def test_what_native_code_prints_is_kept_off_stdout() -> None:
     code = """
 import ctypes
-from experiments.outputs import clean_stdout
+from experiments.command.outputs import clean_stdout
 native = ctypes.CDLL(None)
 print("before")
 with clean_stdout():

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments import search_bench, search_problems
-from experiments.search_bench import compare, table
-from experiments.search_problems import LAYOUTS, PresetLayout, SearchProblem, contest_problems, preset_problems
+from experiments.bench import search_bench, search_problems
+from experiments.bench.search_bench import compare, table
+from experiments.bench.search_problems import LAYOUTS, PresetLayout, SearchProblem, contest_problems, preset_problems
 from strategy.base.budget import Budget
 from strategy.base.errors import InternalError
 from strategy.base.status import Status

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from executor.checkpoint import latest
-from experiments.settings import read_training
+from experiments.planning.settings import read_training
 from strategy.base.errors import InputError
 from strategy.graph.ops.learning_rate import Decay
 from strategy.models.mlp import MlpConfig

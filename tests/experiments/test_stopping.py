@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from experiments.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
-from experiments.stopping import exit_code, stopping
+from experiments.command.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
+from experiments.command.stopping import exit_code, stopping
 
 
 def stop(signum: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.store import RunRecord, RunStatus, RunStore
+from experiments.store.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, RunError
 from strategy.base.files import held
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 MANY_RUNS = """
 import sys
 from pathlib import Path
-from experiments.store import RunStatus, RunStore
+from experiments.store.store import RunStatus, RunStore
 store = RunStore(Path(sys.argv[1]), wait_s=60)
 for number in range(10):
     run = store.create("demo", {"writer": sys.argv[2], "number": number})
@@ -72,7 +72,7 @@ def test_a_run_that_cannot_be_opened_leaves_no_row(tmp_path: Path, monkeypatch: 
         raise RunError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("experiments.store.write_atomic", refuse)
+        patch.setattr("experiments.store.store.write_atomic", refuse)
         with pytest.raises(RunError, match="disk full"):
             store.create("demo", {})
     assert store.list() == (first,)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies import EXCHANGES, SCHEDULES, exchange_study, schedule_study, staleness_study
-from experiments.unevenness import Unevenness
-from experiments.what_if import what_if
+from experiments.studies.studies import EXCHANGES, SCHEDULES, exchange_study, schedule_study, staleness_study
+from experiments.studies.unevenness import Unevenness
+from experiments.studies.what_if import what_if
 from simulator.exchange.systems import SYSTEMS
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from executor.checkpoint import Checkpoint, latest, load
-from experiments.store import RunStatus, RunStore
+from experiments.store.store import RunStatus, RunStore
 from strategy.base.files import LOCK_NAME
 from strategy.graph.graph import Role
 from strategy.layout.layout import home_of

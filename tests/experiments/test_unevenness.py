@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.unevenness import Unevenness, unevenness
+from experiments.studies.unevenness import Unevenness, unevenness
 from simulator.conservation import act_alone_ns
 from simulator.engine import run
 from simulator.faults import random_jitter, with_slow_links, with_straggler

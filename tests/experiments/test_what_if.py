@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.what_if import FIELDS, what_if
+from experiments.studies.what_if import FIELDS, what_if
 from simulator.simulate import simulate
 from strategy.base.errors import InputError
 from strategy.cost.cost import Coefficients, CostModel

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.baselines import LayerPricing
+from experiments.bench.baselines import LayerPricing
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
 from strategy.models import GptConfig

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from experiments.baselines import JOINT_BASELINES, LayerPricing
-from experiments.baselines.galvatron import galvatron
-from experiments.baselines.mist import _program
-from experiments.baselines.pipelines import LayerRun
-from experiments.baselines.pricing import Strategy
-from experiments.baselines.uniform import uniform
+from experiments.bench.baselines import JOINT_BASELINES, LayerPricing
+from experiments.bench.baselines.galvatron import galvatron
+from experiments.bench.baselines.mist import _program
+from experiments.bench.baselines.pipelines import LayerRun
+from experiments.bench.baselines.pricing import Strategy
+from experiments.bench.baselines.uniform import uniform
 from tests.experiments.baselines.conftest import limited
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.baselines.pipelines import LayerRun, priced
-from experiments.baselines.pricing import LayerPricing, Strategy
+from experiments.bench.baselines.pipelines import LayerRun, priced
+from experiments.bench.baselines.pricing import LayerPricing, Strategy
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.search.template.stages import pipelined

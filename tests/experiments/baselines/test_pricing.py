@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.baselines.pricing import LayerPricing, Strategy
+from experiments.bench.baselines.pricing import LayerPricing, Strategy
 from strategy.layout.config import Recompute
 
 EXACT = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns", "static_bytes", "sum_bytes", "saved_bytes")
