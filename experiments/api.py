@@ -36,8 +36,8 @@ def search(model: str, **options: Any) -> SearchResult:
         InfeasibleError, OutOfTimeError: there is no plan, or none was found in time.
     """
     from experiments.planning.prices import simulated_step
+    from experiments.planning.request import clusters_of, request_of
     from experiments.trainers.memory_margin import found_with
-    from experiments.verbs.search import clusters_of, request_of
     from strategy.plan.plan import write_plan
     from strategy.search.search import search as searched
 

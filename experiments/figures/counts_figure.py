@@ -64,7 +64,7 @@ def draw(answers: Sequence[CountAnswer], path: Path) -> None:
     """Write the figure; what it is called says the format."""
     import matplotlib
 
-    from experiments.verbs.simulate import save
+    from experiments.figures.picture import save
 
     with matplotlib.rc_context(SETTINGS):
         save(figure(answers), path)

@@ -31,7 +31,7 @@ def data(results: Sequence[ExperimentResult]) -> Sequence[StepTimelines]:
     from dataclasses import replace
 
     from executor.train import program_of
-    from experiments.loop.demo_report import phases_of, typical_step
+    from experiments.figures.typical_step import phases_of, typical_step
     from simulator.engine import run as simulate_acts
     from strategy.cost.calibrate import read_calibration
     from strategy.plan.plan import read_plan

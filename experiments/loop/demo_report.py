@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 from executor.train import program_of
 from experiments.loop.loop import Outcome, document
 from simulator.engine import run as simulate_acts
 from simulator.figures import timeline_figure
-from strategy.graph.graph import Phase
-from strategy.plan.plan import Plan
-from strategy.program.program import ActKind
-from strategy.program.timeline import Timeline, step_ends_ns, step_of
 
 
 def table(outcome: Outcome) -> str:
@@ -43,8 +38,9 @@ def table(outcome: Outcome) -> str:
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Write the figures; gives their paths. Timelines are those of the chosen plan and of the pipeline."""
+    from experiments.figures.picture import save
     from experiments.figures.predicted_measured import Point, figure
-    from experiments.verbs.simulate import save
+    from experiments.figures.typical_step import phases_of, typical_step
 
     paths = []
     for contender in outcome.contenders:
@@ -59,22 +55,3 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     paths.append(folder / "predicted_measured.png")
     save(figure(points), paths[-1], dpi=150)
     return paths
-
-
-def phases_of(plan: Plan) -> dict[str, Phase]:
-    """Actor name -> forward, backward or update: the colours of computation."""
-    return {op.name: op.phase for op in plan.graph.ops}
-
-
-def typical_step(timeline: Timeline) -> Timeline:
-    """The acts of one step, the one of median length, from its first computation on, which is time 0."""
-    lengths = [after - before for before, after in pairwise(step_ends_ns(timeline))]
-    step = 1 + sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2]
-    records = [r for r in timeline.records if step_of(timeline, r) == step]
-    begun = min(r.start_ns for r in records if timeline.actors[r.actor].kind is ActKind.COMPUTE)
-    moved = tuple(
-        replace(r, ready_ns=max(r.ready_ns, begun) - begun, start_ns=r.start_ns - begun, end_ns=r.end_ns - begun)
-        for r in records
-        if r.start_ns >= begun
-    )
-    return replace(timeline, records=moved)

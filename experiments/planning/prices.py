@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from experiments.command.console import say
 if TYPE_CHECKING:
     from simulator.simulate import Simulation
     from strategy.cost.calibrate import Calibration
+    from strategy.cost.cost import CostModel
     from strategy.hardware.cluster import Cluster
     from strategy.plan.plan import Plan
     from strategy.program.program import Program
@@ -71,3 +72,15 @@ class KeptSimulations:
         found = simulate(program)
         self.by_time_s[found.step_time_s] = found
         return SimulatedStep(found.step_time_s, min(found.busiest_s, found.step_time_s))
+
+
+def program_of(plan: Plan, cost: CostModel, *, folds: bool = True) -> Program:
+    """The plan's program, priced by its own constants or by others; `folds`, where ranks may stand for others.
+
+    Raises:
+        PlanError: too many ranks stand for themselves.
+    """
+    from strategy.lowering.lower import lower_priced
+
+    priced = plan.priced if cost == plan.cost else replace(plan.priced, cost=cost)
+    return lower_priced(priced, tokens_per_step=plan.tokens_per_step, folds=folds)

@@ -42,11 +42,10 @@ def outcome(experiment: Experiment, folder: Path) -> Summary:
 
 
 def _search(experiment: SearchExperiment, folder: Path) -> Summary:
+    from experiments.planning.answer import document
     from experiments.planning.pins import pins_of
-    from experiments.planning.prices import KeptSimulations
+    from experiments.planning.prices import KeptSimulations, program_of
     from experiments.planning.settings import read_training
-    from experiments.verbs.search import document
-    from experiments.verbs.simulate import program_of
     from simulator.simulate import simulate
     from strategy.base.budget import Budget
     from strategy.cost.cost import CostModel

@@ -135,7 +135,7 @@ def why_not_searched(error: InputError | InfeasibleError | OutOfTimeError) -> st
 
 def told(own: TrainerPrice, other: SearchedInstead) -> str:
     """What the search would do, and why that is faster, for people."""
-    from experiments.verbs.search import degrees
+    from experiments.planning.config_text import degrees
 
     ratio = own.step_time_s / other.price.step_time_s
     if not other.price.fits:

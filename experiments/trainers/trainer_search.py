@@ -23,7 +23,7 @@ from strategy.space.request import Pins, Request
 from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.priced import TrainerPrice
 from strategy.trainers.trained import TrainerName
-from strategy.trainers.write import check_model, write_configuration
+from strategy.trainers.write import write_configuration
 
 LIMITED_SHARE = 0.65
 """Of the time, for the search within the trainer's limits."""
@@ -45,21 +45,6 @@ class TrainerAnswer:
     cannot_say: tuple[str, ...]
     price: TrainerPrice | None
     free: SearchResult | None
-
-
-def for_trainer(request: Request, trainer: TargetTrainer) -> Request:
-    """The request within a trainer's limits.
-
-    Raises:
-        InputError: the trainer has no words for the model, or another one is pinned.
-    """
-    if request.pins.trainer not in (None, trainer):
-        raise InputError("two trainers", got=f"--for {trainer}, and trainer = {request.pins.trainer} pinned")
-    if request.cost.cluster.groups:
-        expected = "nodes of one type"
-        raise InputError("trainers cut layers evenly", where=request.cost.cluster.name, expected=expected)
-    check_model(request.model, TrainerName(trainer))
-    return replace(request, pins=replace(request.pins, trainer=trainer))
 
 
 def answer_for(request: Request, found: Plan, budget: Budget) -> TrainerAnswer:

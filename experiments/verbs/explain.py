@@ -127,7 +127,7 @@ def difference_document(one: TimeByCause, other: TimeByCause) -> dict[str, objec
 def difference_text(name: str, one: SimulatedPlan, other: SimulatedPlan) -> str:
     """What another plan takes more, for people: the causes that count, the largest first."""
     from experiments.explanation.time_by_cause import differences_by_cause_s
-    from experiments.verbs.search import degrees
+    from experiments.planning.config_text import degrees
     from strategy.base.units import format_seconds
 
     before_s, after_s = one.causes.step_time_s, other.causes.step_time_s

@@ -102,8 +102,8 @@ def latest(results: Sequence[ExperimentResult], suite: str) -> list[ExperimentRe
 def _drawn(module: Any, rows: Sequence[Any], path: Path) -> Iterator[Path]:
     import matplotlib
 
+    from experiments.figures.picture import save
     from experiments.figures.style import SETTINGS
-    from experiments.verbs.simulate import save
 
     with matplotlib.rc_context(SETTINGS):
         picture = module.figure(rows)

@@ -154,9 +154,8 @@ def read_logged(plan: Path, log: Path) -> LoggedRun:
     """
     from experiments.logs.corrections import LoggedRun
     from experiments.logs.trainer_log import read_trainer_log
-    from experiments.verbs.verify import refusal
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import verify
+    from strategy.plan.verify import refusal, verify
 
     found = LoggedRun(read_plan(plan), read_trainer_log(log))
     problems = verify(found.plan)
@@ -179,10 +178,9 @@ def read_run(folder: Path) -> MeasuredRun:
     Raises:
         InputError: one is missing or damaged, the plan is refused, or nothing was measured.
     """
-    from experiments.verbs.verify import refusal
     from strategy.cost.calibrate import read_measurements
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import verify
+    from strategy.plan.verify import refusal, verify
     from strategy.program.timeline import read_timeline
 
     if not folder.is_dir():

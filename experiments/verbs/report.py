@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             others = list(other_plans(one, args.others, Budget.of(args.time_limit)))
     simulation = simulation_document(one.found)
     if measured is not None and one.program.alike and plan.ranks <= MOST_UNFOLDED:
-        from experiments.verbs.simulate import program_of
+        from experiments.planning.prices import program_of
         from simulator.simulate import simulate
 
         # Every rank is drawn above what it did; the figures are those of the folded program.

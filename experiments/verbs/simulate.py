@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import io
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,19 +13,14 @@ from experiments.command.console import emit, say
 from experiments.command.outputs import check_output_path
 from experiments.studies.studies import EXCHANGES, SCHEDULES
 from strategy.base.errors import InputError
-from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from experiments.studies.studies import Study
     from experiments.studies.unevenness import Unevenness
     from simulator.simulate import Simulation
     from strategy.cost.cost import CostModel
     from strategy.plan.plan import Plan
     from strategy.program.program import Program
-
-FORMATS = (".png", ".pdf", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,14 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
-    from experiments.planning.prices import extrapolated, read_calibration_of
+    from experiments.figures.picture import check_format
+    from experiments.planning.prices import extrapolated, program_of, read_calibration_of
     from experiments.studies.unevenness import unevenness
     from experiments.studies.what_if import what_if
-    from experiments.verbs.verify import refusal
     from simulator.simulate import simulate
     from strategy.base.units import format_seconds
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import Admitted, admitted
+    from strategy.plan.verify import Admitted, admitted, refusal
     from strategy.program.feed import fed
 
     check_output_path(args.trace, "--trace")
@@ -143,18 +137,6 @@ def studies(args: argparse.Namespace, plan: Plan, cost: CostModel, uneven: Uneve
     return found
 
 
-def program_of(plan: Plan, cost: CostModel, *, folds: bool = True) -> Program:
-    """The plan's program, priced by its own constants or by others; `folds`, where ranks may stand for others.
-
-    Raises:
-        PlanError: too many ranks stand for themselves.
-    """
-    from strategy.lowering.lower import lower_priced
-
-    priced = plan.priced if cost == plan.cost else replace(plan.priced, cost=cost)
-    return lower_priced(priced, tokens_per_step=plan.tokens_per_step, folds=folds)
-
-
 def document(found: Simulation) -> dict[str, object]:
     """The JSON document of a simulation."""
     keys = ("step_time_s", "bubble_overhead", "idle_share", "exposed_communication_s", "tokens_per_s", "mfu", "hfu")
@@ -186,6 +168,7 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
         raise InputError(
             "too many acts for a picture", where=f"--figure {path}", got=found.num_tasks, hint="use --trace"
         )
+    from experiments.figures.picture import save
     from simulator.figures import memory_figure, timeline_figure
     from simulator.memory_timeline import memory_timelines
     from strategy.layout.arrangement import arrange
@@ -196,25 +179,3 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
     memories = memory_timelines(program, timeline)
     figure = memory_figure(memories, limit_bytes=plan.claims.memory_limit_bytes)
     save(figure, path.with_stem(f"{path.stem}-memory"))
-
-
-def save(figure: Figure, path: Path, *, dpi: int = 200) -> None:
-    """Write a figure whole or not at all, in the format that the suffix names; the same figure, the same bytes."""
-    import matplotlib
-
-    picture = io.BytesIO()
-    dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix)
-    with matplotlib.rc_context({"svg.hashsalt": "sbplan"}):
-        metadata = {dated: None} if dated else None
-        figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=dpi, metadata=metadata)
-    write_atomic(path, picture.getvalue())
-
-
-def check_format(path: Path | None) -> None:
-    """Refuse a suffix that names no format of pictures.
-
-    Raises:
-        InputError: such a suffix.
-    """
-    if path is not None and path.suffix not in FORMATS:
-        raise InputError("no such format of pictures", where=f"--figure {path}", expected=", ".join(FORMATS))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from experiments.command.arguments import add_json, seconds
 from experiments.command.console import emit, say
 from experiments.command.outputs import check_output_path
-from experiments.verbs.search import TIME_LIMIT_S
+from experiments.planning.request import TIME_LIMIT_S
 from strategy.base.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import main
-from experiments.trainers.trainer_search import TrainerAnswer, for_trainer, limits_cost, trainer_document, trainer_text
+from experiments.planning.request import for_trainer
+from experiments.trainers.trainer_search import TrainerAnswer, limits_cost, trainer_document, trainer_text
 from strategy.base.errors import InputError
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, read_plan
