@@ -38,7 +38,7 @@ def test_every_entry_is_whole_and_cited_by_something() -> None:
         assert entry.count("{") == entry.count("}")
         for field in ("title", "author", "year"):
             assert re.search(rf"^  {field} = \{{.+\}},$", entry, re.MULTILINE), entry
-    source = (Path(__file__).parents[2] / "experiments" / "citations.py").read_text()
+    source = (Path(__file__).parents[3] / "experiments" / "citations.py").read_text()
     assert [key for key in entries if f'"{key}"' not in source] == []
     assert [key for key in re.findall(r'"([a-z]+\d{4}\w+)"', source) if key not in entries] == []
 

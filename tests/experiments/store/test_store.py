@@ -15,7 +15,7 @@ from experiments.store.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, RunError
 from strategy.base.files import held
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 MANY_RUNS = """
 import sys
 from pathlib import Path

@@ -19,7 +19,7 @@ from strategy.plan.observe import features_by_action, observe
 from strategy.plan.plan import read_plan
 from strategy.program.timeline import write_timeline
 from tests.experiments.conftest import Command
-from tests.experiments.test_verify import forge
+from tests.experiments.verbs.test_verify import forge
 
 SLOWNESS = 3.0
 RARE = CostKey("rare")

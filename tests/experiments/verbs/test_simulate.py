@@ -13,7 +13,7 @@ from strategy.cost.measurement import Measurement
 from strategy.plan.observe import features_by_action
 from strategy.plan.plan import read_plan
 from tests.experiments.conftest import Command
-from tests.experiments.test_verify import claim_less_memory, forge
+from tests.experiments.verbs.test_verify import claim_less_memory, forge
 
 KEYS = [
     "step_time_s",

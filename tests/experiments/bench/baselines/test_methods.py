@@ -12,7 +12,7 @@ from experiments.bench.baselines.mist import _program
 from experiments.bench.baselines.pipelines import LayerRun
 from experiments.bench.baselines.pricing import Strategy
 from experiments.bench.baselines.uniform import uniform
-from tests.experiments.baselines.conftest import limited
+from tests.experiments.bench.baselines.conftest import limited
 
 
 @pytest.mark.parametrize("name", JOINT_BASELINES)

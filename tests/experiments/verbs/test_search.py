@@ -69,7 +69,7 @@ CONFIG = [
     "offload",
     "offload_values",
 ]
-DECODERS = Path(__file__).parents[1] / "pytorch" / "decoders"
+DECODERS = Path(__file__).parents[2] / "pytorch" / "decoders"
 SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "4"]
 
 
