@@ -135,7 +135,7 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         default=TIME_LIMIT_S,
         metavar="S",
         help="stop solving after so many seconds with the best plan so far (default: %(default)g); where the pins "
-        "leave one candidate, a third of that goes into improving its plan",
+        "leave one candidate, an eighth of that goes into improving its plan",
     )
     parser.add_argument(
         "--gap",
