@@ -17,6 +17,7 @@ import numpy.typing as npt
 from strategy.closed_form.constants import Constant
 
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 Model = Callable[[dict[str, float]], Floats]
 """Constants -> predictions, one per measurement."""
 
@@ -34,9 +35,12 @@ class Fit:
 
 def fit(
     model: Model, measured: Floats, weights: Floats, declared: Sequence[Constant], *, threshold: float = 0.08,
-    noise: float = 0.06, start: Mapping[str, float] | None = None, rounds: int = 30,
+    noise: float = 0.06, start: Mapping[str, float] | None = None, rounds: int = 30, touched: Mask | None = None,
 ) -> Fit:  # fmt: skip
-    """Constants that predict the measurements. `weights` are counts; `threshold` and `noise`, log ratios."""
+    """Constants that predict the measurements. `weights` are counts; `threshold` and `noise`, log ratios.
+
+    `touched` says which constants (rows) move which predictions (columns); all do, where it is not given.
+    """
     from scipy.optimize import least_squares
 
     names = [constant.name for constant in declared]
@@ -53,17 +57,22 @@ def fit(
         bent = np.sign(ratio) * threshold * np.sqrt(2 * (np.sqrt(1 + size**2) - 1))
         return np.concatenate([scale * bent, (point - prior) / spread])
 
+    moves = np.ones((len(names), len(measured)), dtype=bool) if touched is None else touched
+    own = np.hstack([moves, np.eye(len(names), dtype=bool)]).T
+    groups = _apart(moves)
+
     def slopes(point: Floats) -> Floats:
         base = residuals(point)
-        columns = np.empty((len(base), len(point)))
-        for place in range(len(point)):
+        columns = np.zeros((len(base), len(point)))
+        for group in groups:
             moved = point.copy()
-            moved[place] += _STEP
-            columns[:, place] = (residuals(moved) - base) / _STEP
+            moved[group] += _STEP
+            change = (residuals(moved) - base) / _STEP
+            columns[:, group] = np.where(own[:, group], change[:, None], 0.0)
         return columns
 
     solved = least_squares(
-        residuals, begin, jac=slopes, method="trf", tr_solver="lsmr", max_nfev=rounds, xtol=1e-4, ftol=1e-4
+        residuals, begin, jac=slopes, method="trf", tr_solver="exact", max_nfev=rounds, xtol=1e-4, ftol=1e-4
     )
     covariance = np.linalg.pinv(solved.jac.T @ solved.jac)
     half = 1.645 * np.sqrt(np.maximum(np.diag(covariance), 0))
@@ -72,3 +81,21 @@ def fit(
         MappingProxyType(dict(zip(names, half.tolist(), strict=True))),
         float(solved.cost),
     )
+
+
+def _apart(touched: Mask) -> list[list[int]]:
+    """Places of constants in groups that move no prediction in common, so that one step tells the slopes of all.
+
+    Greedy, those that move most first (Curtis, Powell and Reid, 1974).
+    """
+    groups: list[list[int]] = []
+    taken: list[Mask] = []
+    for place in np.argsort(-touched.sum(axis=1), kind="stable").tolist():
+        free = (number for number, mine in enumerate(taken) if not (mine & touched[place]).any())
+        number = next(free, len(groups))
+        if number == len(groups):
+            groups.append([])
+            taken.append(np.zeros(touched.shape[1], dtype=bool))
+        groups[number].append(place)
+        taken[number] |= touched[place]
+    return groups
