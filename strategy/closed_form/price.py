@@ -56,7 +56,9 @@ CONSTANTS = (
     Constant(
         "release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over others", "golden", 1.0
     ),
-    Constant("host.messages", 10.0, 0.3, "calls to the host's libraries for a message to the next stage and one from it"),
+    Constant(
+        "host.messages", 10.0, 0.3, "calls to the host's libraries for a message to the next stage and one from it"
+    ),
     Constant("host.plain", 0.8, 0.2, "host seconds per kernel of PyTorch's own modules over Transformer Engine's"),
     Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
     Constant("host.routed.tested", 9e-5, 0.5, "the same in functional tests of Megatron-Core", "golden", 6e-5),
@@ -199,7 +201,7 @@ class Pricing:
     def terms(self, c: Constants) -> Terms:
         """What the steps consist of."""
         j = self.jobs
-        # Where every part of a step is timed between barriers, interleaved stages wait for each other message by message.
+        # Where every part of a step is timed between barriers, interleaved stages wait message by message.
         issued = c["host.messages"] * np.where(self._timed & (j.virtual > 1), 2, 1)
         stages = StageSeconds(
             body=self._blocks(c).seconds(self._sharpness.of(c)) * self._per_stage + self._added(c) + self._engine_s(c),
