@@ -55,7 +55,7 @@ class DeviceSheet:
     `domain` is the number of GPUs that reach each other over NVLink (or what its maker has instead), all links of one
     together at `link_bytes_per_s`; `nic_bytes_per_s` is a GPU's share of its node's NICs. Widths that the tensor cores
     lack take the next wider one's peak. `products` are its maker's names of it, `power` the watts of its board over
-    those of another one of its generation with the same peaks, or as many watts per peak as its own has.
+    what another one of its generation has for the same peaks: what a device sustains is bound by its power.
     """
 
     name: str
