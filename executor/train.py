@@ -19,11 +19,11 @@ from executor.data.feed import BatchesAhead
 from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
 from executor.runtime.acts import Load
+from executor.runtime.bitwise import summation_order
 from executor.runtime.finiteness import NonFinite, is_finite
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.issuing import AHEAD
 from executor.runtime.kernels.base import Kernels
-from executor.runtime.summation_tree import check_bitwise
 from executor.runtime.transport.base import Transport
 from executor.runtime.worker import Hooks, Worker
 from strategy.base.errors import EnvironmentLacks, InputError, PlanError, present
@@ -84,7 +84,7 @@ class Trainer:
         ahead: acts that the host may be ahead of a device with streams.
         batches_ahead: micro-batches that are read and decoded beside the steps; with none, batches are made as they
             are loaded.
-        bitwise: learn the same, to the last bit, as any other plan of equal micro-batches (`summation_tree`).
+        bitwise: learn the same, to the last bit, as any other plan of equal micro-batches (see `runtime.bitwise`).
 
     Raises:
         InputError: the checkpoint is of another model, seed or text.
@@ -125,13 +125,15 @@ class Trainer:
                 f"the GPU backend has no kernels for codes of 8 or 4 bits (precision {plan.training.precision}); "
                 "train with --backend numpy, or search with --training precision=bf16"
             )
+        sums_in = None
         if bitwise:
             if not kernels.host:
                 raise EnvironmentLacks("the GPU backend adds up in orders of its own; train with --backend numpy")
-            check_bitwise(self.program, plan.graph, plan.layout)
+            sums_in = summation_order(self.program, plan.graph, plan.layout, plan.config.axes)
         shapes = {value.name: value.spec.shape for value in graph.with_role(Role.INPUT)}
         seed = plan.training.seed
-        made = BatchLoader(plan.model.batch, shapes, corpus, seed=seed, num_micro_batches=count, by_rank=bitwise)
+        by_rank = sums_in is not None and sums_in.by_rank
+        made = BatchLoader(plan.model.batch, shapes, corpus, seed=seed, num_micro_batches=count, by_rank=by_rank)
         load: Load = made
         if batches_ahead:
             load = BatchesAhead(
@@ -153,7 +155,7 @@ class Trainer:
             stall_s=stall_s,
             record=record,
             hold_updates=not plan.training.skips,
-            bitwise=bitwise,
+            sums_in=sums_in,
             ahead=ahead,
         )
         reader = None if checkpoint is None else Reader(checkpoint)

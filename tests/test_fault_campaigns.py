@@ -1,13 +1,14 @@
-"""A seeded part of campaigns on faults: `python -m tests.campaigns graph-mutants|folding|faults|hangs`."""
+"""A seeded part of campaigns on faults: `python -m tests.campaigns graph-mutants|folding|faults|hangs|messages`."""
 
 from __future__ import annotations
 
 import pytest
 
+from executor.runtime.transport.loopback import LoopbackHub, Receipt, SentMessage
 from strategy.graph.signature import _enumerate
 from strategy.space.classes import classify
 from strategy.space.layout_problem import layout_problem
-from tests.campaigns import faults, folding, graph_mutants, hangs
+from tests.campaigns import faults, folding, graph_mutants, hangs, messages
 from tests.support.small_plans import config_of
 
 
@@ -30,6 +31,30 @@ def test_alike_layers_are_enumerated_once_however_many_there_are(degrees: dict[s
     assert len(classify(many).of_ops) == len(classify(few).of_ops)
     assert [len(node.costs) for node in found.problem.nodes] == [len(node.costs) for node in known.problem.nodes]
     assert len(found.problem.edges) == len(known.problem.edges)
+
+
+def test_what_befalls_a_message_is_named() -> None:
+    outcome = messages.run(54, seed=0)
+    assert outcome.failures == []
+    assert outcome.unmet() == []
+
+
+def test_numbers_that_nobody_compares_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the campaign must not accept: mail that is taken as it comes."""
+    real = Receipt.fill
+
+    def trusting(self: Receipt, message: SentMessage) -> None:
+        message.number = self.number
+        real(self, message)
+
+    monkeypatch.setattr(Receipt, "fill", trusting)
+    assert any("renumbered: nobody has noticed" in failure for failure in messages.run(54, seed=0).failures)
+
+
+def test_mail_that_nobody_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the campaign must not accept: a second copy of the last message is left lying."""
+    monkeypatch.setattr(LoopbackHub, "unclaimed", lambda self, rank: [])
+    assert any("doubled: nobody has noticed" in failure for failure in messages.run(54, seed=0).failures)
 
 
 @pytest.mark.mpi

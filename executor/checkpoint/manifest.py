@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections import Counter
@@ -25,7 +24,6 @@ MAX_STEP = 99_999_999
 """The last that the name of a checkpoint's folder can tell."""
 MAX_DIMS = 8
 """Of a tensor: each doubles the corners of its pieces."""
-_HEADER_LIMIT = 100_000_000
 _FOLDER_NAME = re.compile(r"step-(\d{8})(?:\.(\d{1,6}))?")
 _SHARD_NAME = re.compile(r"rank-\d{1,7}\.safetensors")
 
@@ -163,15 +161,3 @@ def is_inside(box: Box, shape: Shape) -> bool:
     return len(box) == len(shape) and all(
         0 <= begin < end <= size for (begin, end), size in zip(box, shape, strict=True)
     )
-
-
-def header_sha256(path: Path) -> str:
-    """Hash of a safetensors file's head: eight bytes of length, then as many of JSON."""
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        nbytes = int.from_bytes(prefix, "little")
-        if nbytes > min(_HEADER_LIMIT, path.stat().st_size):
-            raise InputError("the header is larger than can be", where=str(path), got=nbytes)
-        digest = hashlib.sha256(prefix)
-        digest.update(file.read(nbytes))
-        return digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,15 @@ from executor.checkpoint.manifest import (
     Shard,
     Signed,
     check_manifest,
-    header_sha256,
     is_inside,
     parse_name,
 )
-from executor.runtime.transport.base import bytes_of
+from executor.checkpoint.shard_file import Header, Stored, read_header, read_piece
 from strategy.base.errors import InputError
 from strategy.base.files import repeated_key
 from strategy.sbp.tensor import Box, DType, box_shape, intersect, within
 
 _MANIFEST_LIMIT = 1 << 28
-_LARGE = 1 << 20
-"""Bytes of a piece beside which opening its file anew costs nothing."""
 
 
 def latest(folder: Path) -> Checkpoint | None:
@@ -60,11 +58,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 class Reader:
-    """Reads parts of the tensors of a checkpoint; files of small pieces are opened, and headers verified, once."""
+    """Reads parts of the tensors of a checkpoint; the header of a file is read, and verified, once."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, tuple[Header, Mapping[str, Stored]]] = {}
 
     def load(self, name: str, box: Box | None = None) -> NDArray[Any]:
         """The part `box` (by default all) of the logical tensor `name`; reads only the shards that it overlaps.
@@ -95,30 +93,22 @@ class Reader:
         return result
 
     def _piece(self, shard: Shard, dtype: DType) -> NDArray[Any]:
-        from safetensors import SafetensorError
-
         path = self._checkpoint.folder / shard.file
         try:
-            array: NDArray[Any] = self._file(shard.file).get_tensor(shard.key)
-            if array.nbytes >= _LARGE:
-                # An open file is mapped, and all that was read of it stays in memory.
-                del self._files[shard.file]
-        except (OSError, SafetensorError) as error:
+            header, pieces = self._pieces_of(shard.file)
+            array, sha256 = read_piece(header, pieces.get(shard.key), dtype, box_shape(shard.box))
+        except OSError as error:
             raise InputError("the shard file cannot be read", where=str(path), got=str(error)) from error
-        if array.dtype.name != dtype or array.shape != box_shape(shard.box):
-            raise InputError("a piece is not what the manifest says", where=f"{path}: {shard.key}", got=array.shape)
-        if hashlib.sha256(bytes_of(np.asarray(array, order="C")).data).hexdigest() != shard.sha256:
+        if sha256 != shard.sha256:
             raise InputError("a piece was changed after it was written", where=f"{path}: {shard.key}")
         return array
 
-    def _file(self, name: str) -> Any:
-        from safetensors import safe_open
-
+    def _pieces_of(self, name: str) -> tuple[Header, Mapping[str, Stored]]:
         if name not in self._files:
-            path = self._checkpoint.folder / name
-            if header_sha256(path) != self._checkpoint.manifest.files[name].header_sha256:
-                raise InputError("the header was changed after it was written", where=str(path))
-            self._files[name] = safe_open(path, framework="numpy")
+            header = read_header(self._checkpoint.folder / name)
+            if header.sha256 != self._checkpoint.manifest.files[name].header_sha256:
+                raise InputError("the header was changed after it was written", where=str(header.path))
+            self._files[name] = header, header.pieces()
         return self._files[name]
 
 

@@ -28,9 +28,9 @@ from executor.checkpoint.manifest import (
     Signed,
     TensorPart,
     check_manifest,
-    header_sha256,
     parse_name,
 )
+from executor.checkpoint.shard_file import read_header
 from executor.runtime.transport.base import bytes_of
 from strategy.base.errors import InputError, RunError
 from strategy.sbp.tensor import DType, Shape, box_shape
@@ -230,7 +230,7 @@ def _write_part(staging: Path, rank: int, pieces: Sequence[TensorPart]) -> None:
         shards.setdefault(piece.name, []).append(shard)
         whole[piece.name] = piece.shape, DType(array.dtype.name)
     tensors = {name: LogicalTensor(*whole[name], tuple(found)) for name, found in shards.items()}
-    part = _Part(File(path.stat().st_size, header_sha256(path)), tensors)
+    part = _Part(File(path.stat().st_size, read_header(path).sha256), tensors)
     (staging / f"rank-{rank}.json").write_bytes(msgspec.json.encode(part))
 
 

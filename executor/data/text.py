@@ -20,6 +20,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.random import (
+    Philox,
+)  # here: two threads that both make NumPy load it at first use may end in a RecursionError
 from numpy.typing import NDArray
 
 from executor.data.batch_rows import BatchRows
@@ -225,7 +228,7 @@ class TextLoader:
 def _draw(span: int, *, seed: int, counter: tuple[int, int]) -> int:
     """A number in [0, span): the top of one 64-bit draw times span, the same on every machine and NumPy."""
     key = np.array([seed & (2**64 - 1), 0], np.uint64)
-    raw = np.random.Philox(key=key, counter=np.array([0, *counter, 0], np.uint64)).random_raw()
+    raw = Philox(key=key, counter=np.array([0, *counter, 0], np.uint64)).random_raw()
     return int(raw) * span >> 64
 
 

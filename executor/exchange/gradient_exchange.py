@@ -19,6 +19,7 @@ import numpy as np
 from executor.exchange.agreement import Agreement
 from executor.exchange.announcements import Announcements
 from executor.exchange.buckets import ListedTensor
+from executor.exchange.claims import claim, release
 from executor.exchange.codecs import Values
 from executor.exchange.negotiation import Asking, RecursiveDoubling
 from executor.exchange.pending import PendingTensor
@@ -52,6 +53,7 @@ class GradientExchange:
         on_stall: told of tensors that some ranks lack; writes to stderr by default.
 
     Raises:
+        InputError: another exchange uses the transport.
         RunError: the ranks' settings differ.
     """
 
@@ -62,6 +64,7 @@ class GradientExchange:
         *,
         on_stall: Callable[[str], None] | None = None,
     ) -> None:
+        claim(transport)
         self.settings = settings or ExchangeSettings()
         self.rank, self.size = transport.rank, transport.size
         self.residuals: dict[str, Values] = {}
@@ -73,7 +76,11 @@ class GradientExchange:
         everyone = tuple(range(self.size))
         transport.open(_CONTROL, Lane(everyone, "exchange control"))
         meeting = Meeting(transport, everyone, _CONTROL)
-        _check_settings(meeting, self.settings)
+        try:
+            _check_settings(meeting, self.settings)
+        except BaseException:
+            release(transport)
+            raise
         self._doubling = RecursiveDoubling(transport, _FIRST_TAG)
         self._streams = CollectiveStreams(transport, self.settings, self.residuals, self._on_done)
         self._agreement = Agreement(
@@ -247,13 +254,19 @@ class GradientExchange:
 
     def _run(self) -> None:
         """The thread: rounds and streams, until all ranks have left or something failed."""
+        failure: Exception | None = None
         try:
             self._doubling.listen(0)
             self._work()
         except Exception as error:  # noqa: BLE001 - whatever ends this thread ends all that wait for it
             if not isinstance(error, RunError):
                 error.add_note("in the thread of the gradient exchange")
-            self._announcements.fail(error)
+            failure = error
+        release(self._transport)  # before anybody learns that it is over, who may begin another one
+        if failure is None:
+            self._announcements.end()
+        else:
+            self._announcements.fail(failure)
 
     def _work(self) -> None:
         announcements = self._announcements
@@ -278,7 +291,6 @@ class GradientExchange:
                 self._give_way(time.monotonic() - moved_s)
             else:
                 announcements.wake.wait(self._idle_nap_s(time.monotonic() - moved_s))
-        announcements.end()
 
     def _give_way(self, waited_s: float) -> None:
         """Between two looks at transfers, which MPI moves on only while they are looked at; at first without a nap."""

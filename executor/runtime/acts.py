@@ -11,21 +11,21 @@ the transport moves arrays of the host alone, movements between ranks.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from executor.runtime.bitwise import SummationOrder
 from executor.runtime.collectives import prepare
 from executor.runtime.finiteness import HeldUpdates
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
 from executor.runtime.registers import Registers, allocate_bytes
-from executor.runtime.summation_tree import TreeSum
 from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport, wait
+from executor.runtime.tree_sums import TreeSums
 from executor.runtime.workspaces import DeclaringScratch, ScratchSection, assign_workspaces
 from strategy.base.errors import EnvironmentLacks, PlanError, present
 from strategy.graph.graph import Graph, Phase
@@ -50,7 +50,7 @@ class ActBinder:
     """Binds the actors of one rank.
 
     `registry` maps the kind of an op to its definition; a task's ports are numbered reads first, then writes. With
-    `bitwise`, sums over micro-batches are added up in one tree (`summation_tree`).
+    `sums_in`, sums over micro-batches are added up in one tree (`summation_tree`).
     """
 
     def __init__(
@@ -65,10 +65,9 @@ class ActBinder:
         load: Load,
         *,
         hold_updates: bool = False,
-        bitwise: bool = False,
+        sums_in: SummationOrder | None = None,
     ) -> None:
-        self._bitwise = bitwise
-        self._tree_sums: dict[int, TreeSum] = {}
+        self._tree_sums = None if sums_in is None else TreeSums(sums_in, program, graph, rank)
         self._program = program
         self._graph = graph
         self._rank = rank
@@ -174,6 +173,8 @@ class ActBinder:
                 return self._op(index, task, reads, writes)
             case LoadTask() as task:
                 return self._loader(index, task, writes)
+            case BoxingTask() as task if self._tree_sums is not None and self._tree_sums.splits(actor):
+                return self._reduce_nodes(index, actor, task, reads, writes)
             case BoxingTask() as task if len(actor.reads) > 1:
                 return self._bucket(index, actor, task, reads)
             case BoxingTask() | TransferTask() as task:
@@ -230,35 +231,12 @@ class ActBinder:
             call.first_of_piece = number % acts_per_piece == 0
             kernel(definition, call)
 
-        if self._bitwise and definition.accumulates and _adds_up(call):
-            return self._in_tree(index, definition, call, acts_per_piece)
+        sums, written = self._tree_sums, self._program.actors[index].writes
+        if sums is not None and definition.accumulates and sums.adds_up(written[0].register):
+            scratch = self._workspaces[index]
+            return sums.accumulate(index, written[0].register, definition, call, acts_per_piece, self._kernels, scratch)
         if self.updates is not None and op.phase is Phase.UPDATE and op.updates:
             return self.updates.unless_held(act, call)
-        return act
-
-    def _in_tree(self, index: int, definition: OpDef, call: Call, leaves: int) -> Run:
-        """An accumulator whose terms are leaves of a tree; the same one whichever blocks its acts use."""
-        (total,) = call.outputs
-        tree = self._tree_sums.get(index)
-        if tree is None:
-            workspace, names = self._workspaces[index], itertools.count()
-
-            def make() -> Array:
-                return workspace.get(f"node {next(names)}", total.shape, total.dtype)
-
-            xp = self._kernels.xp
-            tree = self._tree_sums[index] = TreeSum(leaves, make, lambda one, other, into: xp.add(one, other, out=into))
-
-        def act(number: int) -> None:
-            call.number, call.first_of_piece = number, True
-            call.outputs = (tree.room(),)
-            self._kernels.run(definition, call)
-            whole = tree.add()
-            if whole is not None:
-                self._kernels.xp.copyto(total, whole)
-            elif number % leaves == 0:
-                total.fill(0)  # nobody reads it yet but who looks for numbers that are not finite
-
         return act
 
     @staticmethod
@@ -364,6 +342,15 @@ class ActBinder:
 
         return act
 
+    def _reduce_nodes(
+        self, index: int, actor: Actor, task: BoxingTask, reads: Sequence[Array], writes: Sequence[Array]
+    ) -> Run:
+        """A reduction of several sums of each rank."""
+        rows = neighbours(actor)
+        target = self._registers.joined(rows[-1]) if rows else writes[0]
+        sums, number = present(self._tree_sums, "sums in one tree"), present(actor.rendezvous, "a rendezvous")
+        return sums.reduce(actor, task, number, self._transport, reads, target, self._staging[index])
+
     def _at(self, index: int) -> _Place:
         """Where the pieces of a boxing act have to be."""
         on_device = self._kernels.streams is not None and not self.is_host(index)
@@ -377,11 +364,6 @@ class ActBinder:
         receive = Parcel(None if i == me else xp.zeros(1, "uint8") for i in range(len(group)))
         exchange = self._transport.exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
-
-
-def _adds_up(call: Call) -> bool:
-    """Whether an accumulator's output is a sum of what it reads; a maximum is the same in any order."""
-    return len(call.inputs) == 1 and call.inputs[0].shape == call.outputs[0].shape
 
 
 _NO_SCRATCH = ScratchSection((0, 0), (0, 0))

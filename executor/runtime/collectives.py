@@ -32,6 +32,7 @@ from collections.abc import Callable, Mapping
 from executor.runtime.hierarchical import TWO_LEVELS
 from executor.runtime.library_reductions import library_reduction
 from executor.runtime.neutral import neutral_element
+from executor.runtime.partial_sums import PARTIAL, PartialSums
 from executor.runtime.pieces import Copies, Cuts, Part, Requests, Start, cut, piece_of, terms_of
 from executor.runtime.ragged import prepare_rows
 from executor.runtime.transport.base import HostArray, Parcel, Transport
@@ -53,6 +54,7 @@ def prepare(
     source: HostArray | Rows | None,
     target: HostArray | Rows | None,
     scratch: Scratch,
+    partial: PartialSums | None = None,
 ) -> Start:
     """The act of `rank` in a boxing step or transfer, bound to the array, or ragged rows, it reads and writes.
 
@@ -65,12 +67,15 @@ def prepare(
         source: C-contiguous; None for a rank that only receives.
         target: C-contiguous; None for a rank that only sends.
         scratch: this actor's own.
+        partial: what is reduced, where that is not the source alone.
     """
     if isinstance(source, Rows) or isinstance(target, Rows):
         return prepare_rows(kind, task, rank, number, transport, _rows(source), _rows(target))
     if isinstance(task, TransferTask):
         return _transfer(task, rank, number, transport, source, target, scratch)
     part = Part(task, task.group.index(rank), number, transport, _full(source), _full(target), scratch)
+    if partial is not None:
+        return PARTIAL[kind](part, partial)
     return library_reduction(kind, part) or (TWO_LEVELS if task.nodes else _FLAT)[kind](part)
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator, Philox
 from numpy.typing import NDArray
 
 from strategy.base.errors import InputError
@@ -32,7 +33,7 @@ def initial_piece(value: Value, box: Box, *, seed: int) -> NDArray[Any]:
     elif normal is not None:
         digest = hashlib.sha256(f"{seed}:{value.name}".encode()).digest()
         key = np.frombuffer(digest[:16], np.uint64)
-        whole[...] = np.random.Generator(np.random.Philox(key=key)).normal(0.0, float(normal[1]), value.spec.shape)
+        whole[...] = Generator(Philox(key=key)).normal(0.0, float(normal[1]), value.spec.shape)
     else:
         expected = "zeros, ones, constant, normal"
         raise InputError("unknown start of a variable", where=value.name, got=value.init, expected=expected)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from executor.runtime.summation_tree import combined
+from executor.runtime.summation_tree import Node, combined
 from executor.runtime.transport.base import HostArray, Parcel, PendingTransfer, Transport
 from strategy.graph.ops.base import ArrayModule
 from strategy.graph.ops.scratch import Scratch
@@ -93,12 +93,18 @@ class Part:
 
     def combiner(self, terms: Sequence[HostArray], into: HostArray) -> Callable[[], None]:
         """What reduces the terms in one binary tree over the ranks (`summation_tree`); asks for its scratch."""
+        return self.tree_combiner({(at, at + 1): term for at, term in enumerate(terms)}, len(terms), into)
+
+    def tree_combiner(self, terms: Mapping[Node, HostArray], total: int, into: HostArray) -> Callable[[], None]:
+        """The same of nodes of a tree of `total` leaves."""
         add, xp = _COMBINE[self.task.reduce](self.xp), self.xp
-        depths = range((len(terms) - 1).bit_length())
+        depths = range((total - 1).bit_length())
         halves = [self.scratch.get(f"right half {depth}", into.shape, into.dtype) for depth in depths]
 
         def combine() -> None:
-            root = combined(terms, lambda left, right, place: add(left, right, out=place), into, halves.__getitem__)
+            root = combined(
+                terms, total, lambda left, right, place: add(left, right, out=place), into, halves.__getitem__
+            )
             if root is not into:
                 xp.copyto(into, root)
 

@@ -17,6 +17,7 @@ from time import perf_counter_ns, sleep
 import numpy as np
 
 from executor.runtime.acts import ActBinder, Load, Run, host_piece, memory
+from executor.runtime.bitwise import SummationOrder
 from executor.runtime.finiteness import FinitenessProbe, NonFinite
 from executor.runtime.issuing import AHEAD, IssuedAct, Issuer
 from executor.runtime.kernels.base import Kernels
@@ -88,7 +89,7 @@ class Worker:
         shared: arrays of state registers that another worker of this rank has too, by name (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
-        bitwise: add up micro-batches in one tree (see `summation_tree`); on the host.
+        sums_in: add up micro-batches in one tree (see `bitwise`), in this order; on the host.
         hold_updates: leave out the updates of a step whose gradients are not finite (see `finiteness`); on the host.
         ahead: acts that the host may be ahead of a device with streams.
     """
@@ -110,7 +111,7 @@ class Worker:
         stall_s: float = 60.0,
         record: bool = True,
         hold_updates: bool = False,
-        bitwise: bool = False,
+        sums_in: SummationOrder | None = None,
         ahead: int = AHEAD,
     ) -> None:
         self.program = program
@@ -133,7 +134,7 @@ class Worker:
             registry,
             load,
             hold_updates=hold_updates,
-            bitwise=bitwise,
+            sums_in=sums_in,
         )
         mine = [index for index, actor in enumerate(program.actors) if actor.rank == rank]
         host = [index for index in mine if kernels.streams is not None and self._acts.is_host(index)]

@@ -9,7 +9,7 @@ import sys
 import time
 
 NAMES = (
-    *("admission", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
+    *("admission", "bitwise", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
     *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "gpu-order", "graph-mutants", "hangs"),
     *(
         "joined",
@@ -18,12 +18,13 @@ NAMES = (
         "low-precision",
         "makespan-bound",
         "memory",
+        "messages",
         "model-features",
         "mutants",
         "mutation",
     ),
-    *("oracle", "order", "program-fuzz", "rediscovery", "repeat", "solver", "trainer-exports", "trainer-keys"),
-    *("transparency", "unseen", "why-not"),
+    *("oracle", "order", "program-fuzz", "rediscovery", "repeat", "resume", "solver", "trainer-exports"),
+    *("trainer-keys", "transparency", "unseen", "why-not"),
 )
 
 

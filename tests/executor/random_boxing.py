@@ -152,7 +152,7 @@ def _nbytes(box: Box | None, itemsize: int) -> int:
     return 0 if box is None else itemsize * math.prod(box_shape(box))
 
 
-def play(case: RandomBoxing, number: int, transport: Transport) -> HostArray | None:
+def play(case: RandomBoxing, number: int, transport: Transport, *, timeout_s: float = 30.0) -> HostArray | None:
     """This rank's part of a case, through to its end; gives what it then holds."""
     rank = transport.rank
     if rank not in case.sources and rank not in case.expected:
@@ -161,7 +161,7 @@ def play(case: RandomBoxing, number: int, transport: Transport) -> HostArray | N
     start = prepare(case.kind, case.task, rank, number, transport, case.sources.get(rank), target, Workspace(np))
     for _ in range(2):
         for request in start():
-            wait(request, transport, timeout_s=30)
+            wait(request, transport, timeout_s=timeout_s)
     return target
 
 
@@ -195,11 +195,12 @@ FAULTS = ["lost", "doubled", "late", "renumbered", "strayed", "shortened"]
 
 
 class Fault:
-    """Does something to the `at`-th message from rank `source`, or nothing when `at` is beyond the last."""
+    """Does something to the `at`-th message from rank `source`, or nothing when there is none; `met` is that one."""
 
     def __init__(self, kind: str, at: int, *, source: int = 0) -> None:
         self.kind, self.at, self.source = kind, at, source
         self.count = 0
+        self.met: SentMessage | None = None
         self.held: list[SentMessage] = []
 
     def __call__(self, message: SentMessage) -> Iterable[SentMessage]:
@@ -209,6 +210,7 @@ class Fault:
         if self.count - 1 != self.at:
             held, self.held = self.held, []
             return [message, *held]
+        self.met = message
         match self.kind:
             case "lost":
                 return []

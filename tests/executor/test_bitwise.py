@@ -1,58 +1,110 @@
-"""Bitwise mode: the same bits whatever the number of ranks and stages, at micro-batches of one size."""
+"""Bitwise mode: the same bits whatever the number of ranks and stages, at micro-batches of one size.
+
+Plans that are drawn at random: `python -m tests.campaigns bitwise`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from executor.checkpoint import latest, save
+from executor.runtime.tree_sums import TreeSums
 from executor.train import checkpoint_meta
 from strategy.base.errors import InputError
 from strategy.passes.training import Training
+from strategy.passes.updates import Optimizer
 from strategy.plan.plan import Plan, write_plan
-from strategy.sbp.sbp import B, P
+from strategy.sbp.sbp import B, NdSbp, P, Split
 from strategy.space.request import Pins
+from tests.campaigns import bitwise
 from tests.mpi.jobs import run_well
 from tests.support.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
 
 TEXT = corpus(MODEL.vocabulary)
 
 
-PINS = {"token:grad": (B, B), "embed_position:db": (P, B)}
+PINS: dict[str, NdSbp] = {"token:grad": (B, B), "embed_position:db": (P, B)}
 """The tokens' weights are used twice: each use is reduced before they are added up. All else, after the last
 micro-batch."""
+SPLIT: dict[str, NdSbp] = {"token:grad": (Split(0), B)}
+"""The same where the updates are shared out."""
 
 
 def plan_of(
-    leaves: int, *, dp: int = 1, pp: int = 1, schedule: str = "1f1b", zero_stage: int = 0, pinned: bool = True
+    leaves: int, *, pins: Mapping[str, NdSbp] = PINS, max_norm: float = 1.0, dp: int = 1, pp: int = 1, **more: Any
 ) -> Plan:
     """Of so many micro-batches of two samples in the global batch of a step, dealt out to `dp` ranks."""
-    training = Training(2 * leaves, leaves // dp, lr=0.02)
-    config = config_of(training, dp=dp, pp=pp, schedule=schedule, zero_stage=zero_stage)
-    asked = replace(request(dp * pp, training), pins=Pins(layouts=PINS if pinned and dp > 1 else {}))
+    training = Training(2 * leaves, leaves // dp, lr=0.02, max_norm=max_norm)
+    config = config_of(training, dp=dp, pp=pp, zero_min_size=9, **more)
+    asked = replace(request(dp * pp * config.tp, training), pins=Pins(layouts=pins if dp > 1 else {}))
     return plan_by_rules(asked, config, ("data", "tensor"))
 
 
-def learned(trained: Trained) -> tuple[list[tuple[float, float]], dict[str, bytes]]:
+def learned(trained: Trained) -> tuple[list[tuple[float, float]], Mapping[str, bytes]]:
     """Losses and norms of all steps, and all parameters and moments as bytes."""
-    found = {piece.name: piece.array.tobytes() for trainer in trained.trainers for piece in trainer.owned_pieces()}
-    return [(report.loss, report.grad_norm) for report in trained.reports], found
+    return [(report.loss, report.grad_norm) for report in trained.reports], bitwise.learned(trained)[1]
 
 
 @pytest.mark.parametrize(
     ("leaves", "others"),
     [
         (8, [{"dp": 2}, {"dp": 4}, {"pp": 2}, {"dp": 2, "pp": 2}, {"pp": 2, "schedule": "gpipe"}]),
-        (6, [{"dp": 3}]),
-        (12, [{"dp": 3}, {"dp": 3, "pp": 2}]),
+        (6, [{"dp": 2}, {"dp": 3}]),
+        (9, [{"dp": 3}]),
+        (
+            12,
+            [
+                {"dp": 2},
+                {"dp": 3},
+                {"dp": 2, "pp": 2},
+                {"dp": 2, "bucket_bytes": 256},
+                {"dp": 4, "bucket_bytes": 1 << 30},
+            ],
+        ),
     ],
 )
 def test_ranks_and_stages_change_no_bit(leaves: int, others: list[dict[str, int]]) -> None:
     alone = learned(train(plan_of(leaves), TEXT, steps=3, bitwise=True))
     assert all(learned(train(plan_of(leaves, **more), TEXT, steps=3, bitwise=True)) == alone for more in others)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "more"),
+    [
+        (8, {"dp": 2, "zero_stage": 1, "pins": SPLIT}),
+        (9, {"dp": 3, "zero_stage": 1, "pins": SPLIT}),
+        (12, {"dp": 2, "zero_stage": 1, "pins": SPLIT, "bucket_bytes": 1 << 30}),
+        (12, {"dp": 2, "zero_stage": 2, "pins": {}}),
+        (8, {"dp": 4, "zero_stage": 2, "pins": {}, "zero_owner": True}),
+        (8, {"dp": 2, "zero_stage": 3, "pins": {}, "pp": 2}),
+    ],
+)
+def test_shares_of_updates_change_no_bit(leaves: int, more: dict[str, Any]) -> None:
+    """The norm, of which nothing is learned where it has no limit, is added up by pieces and may differ."""
+    alone = bitwise.alone(leaves, math.inf, Optimizer.ADAMW)
+    plan = plan_of(leaves, max_norm=math.inf, **more)
+    assert bitwise.learned(train(plan, TEXT, steps=bitwise.STEPS, bitwise=True)) == alone
+
+
+def test_random_plans_learn_the_same_bits_or_are_refused() -> None:
+    outcome = bitwise.run(12, seed=0)
+    assert outcome.failures == []
+    assert outcome.coverage["equal"] >= 3
+    assert outcome.coverage["refused"] >= 1
+
+
+def test_sums_of_ranks_that_are_no_nodes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the campaign must not accept: the sums of ranks that have six micro-batches each, added up."""
+    monkeypatch.setattr(TreeSums, "splits", lambda self, actor: False)
+    found = learned(train(plan_of(12, dp=2), TEXT, steps=3, bitwise=True))
+    assert found != learned(train(plan_of(12), TEXT, steps=3, bitwise=True))
 
 
 def test_without_it_another_order_of_sums_gives_other_bits() -> None:
@@ -79,12 +131,22 @@ def test_a_resumed_training_goes_on_bit_by_bit_on_other_ranks(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("plan", "problem"),
     [
-        (plan_of(12, dp=2), r"no node of the tree \(got '6 micro-batches on each of 2 ranks', expected a power of two"),
-        (plan_of(8, dp=2, pinned=False), r"still to add up.*got 'token:grad'.; pin \"token:grad\" to B in .sbp."),
-        (plan_of(8, dp=2, zero_stage=1, pinned=False), r"terms that ranks are still to add up.*zero_stage = 0"),
-        (plan_of(8, dp=2, pp=2, pinned=False), r"added up between ranks in every micro-batch.*once a step"),
+        (
+            plan_of(12, dp=3, pins={}, zero_stage=2, max_norm=math.inf),
+            r"along the data axis one micro-batch of all ranks is no node of the tree \(got '3 ranks that exchange",
+        ),
+        (
+            plan_of(8, dp=2, pins={}),
+            r"along the data axis .*still to add up.*got 'token:grad'.*; pin \"token:grad\" to B or S in .sbp.$",
+        ),
+        (
+            plan_of(8, dp=2, pins=SPLIT, zero_stage=1),
+            r"along the data axis .*got 'token:square'.*; pin .*, or train without a limit on the norm \(max_",
+        ),
+        (plan_of(8, tp=2), r"along the tensor axis terms of a micro-batch are added up that one rank would not cut"),
+        (plan_of(8, dp=2, tp=2), r"along the tensor axis terms of a micro-batch .*pin tp = 1"),
     ],
-    ids=["six micro-batches", "used twice", "stage 1", "in every micro-batch"],
+    ids=["three in every micro-batch", "used twice", "a norm with a limit", "tensor", "data and tensor"],
 )
 def test_what_is_not_in_one_tree_is_refused(plan: Plan, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
@@ -96,7 +158,7 @@ def test_two_three_and_four_processes_learn_what_one_does(tmp_path: Path) -> Non
     text = tmp_path / "text"
     text.write_bytes(TEXT.train[:].tobytes())
     found: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for leaves, dp in ((8, 1), (8, 2), (8, 4), (6, 1), (6, 3)):
+    for leaves, dp in ((8, 1), (8, 2), (8, 4), (6, 1), (6, 2), (6, 3)):
         path = tmp_path / f"{leaves}-{dp}.json"
         write_plan(plan_of(leaves, dp=dp), path)
         ended = run_well(tmp_path, "train", path, "--bitwise", "--steps", 3, "--data", text, "--json", ranks=dp)
@@ -104,4 +166,4 @@ def test_two_three_and_four_processes_learn_what_one_does(tmp_path: Path) -> Non
         found[leaves, dp] = [(one["loss"], one["grad_norm"]) for one in documents if "grad_norm" in one]
     assert len(found[8, 1]) == 3
     assert found[8, 1] == found[8, 2] == found[8, 4]
-    assert found[6, 1] == found[6, 3]
+    assert found[6, 1] == found[6, 2] == found[6, 3]

@@ -21,7 +21,8 @@ import pytest
 from numpy.typing import NDArray
 
 from executor.checkpoint import Reader, TensorPart, latest, load, open_checkpoint, save
-from executor.checkpoint.manifest import File, LogicalTensor, Manifest, Shard, check_manifest, header_sha256
+from executor.checkpoint.manifest import File, LogicalTensor, Manifest, Shard, check_manifest
+from executor.checkpoint.shard_file import read_header
 from strategy.base.errors import InputError, RunError
 from strategy.sbp.tensor import Box, DType, Shape
 
@@ -272,9 +273,9 @@ def test_thirty_thousand_shards_are_checked_in_linear_time(tmp_path: Path, parts
 def test_a_reader_looks_at_a_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A header is as long as a file has pieces: read for every piece, it would cost their square."""
     looked = []
-    real = header_sha256
+    real = read_header
     monkeypatch.setattr(
-        "executor.checkpoint.reading.header_sha256", lambda path: (looked.append(path.name), real(path))[1]
+        "executor.checkpoint.reading.read_header", lambda path: (looked.append(path.name), real(path))[1]
     )
     save_on_all(tmp_path, 1, pieces_of(tensors_of(1), 2, {"layer.0.weight": (6, 5)}))
     found = latest(tmp_path)
@@ -283,6 +284,74 @@ def test_a_reader_looks_at_a_header_once(tmp_path: Path, monkeypatch: pytest.Mon
     for name, array in tensors_of(1).items():
         np.testing.assert_array_equal(reader.load(name), array)
     assert sorted(looked) == ["rank-0.safetensors", "rank-1.safetensors"]
+
+
+def test_a_file_that_is_cut_off_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file would end the process with SIGBUS."""
+    found = open_checkpoint(save_alone(tmp_path, 1, rows=10_000))
+    path = found.folder / "rank-0.safetensors"
+    held = path.stat().st_size
+    real = np.empty
+
+    def cut_off(*shape: Any) -> NDArray[Any]:
+        os.truncate(path, held // 2)
+        return real(*shape)
+
+    monkeypatch.setattr(np, "empty", cut_off)
+    with pytest.raises(InputError, match="the file ends inside of a piece"):
+        load(found, "layer.0.weight.moment")
+
+
+def _other_dtype(pieces: dict[str, Any]) -> None:
+    pieces["w[0:4]"]["dtype"] = "I32"
+
+
+def _other_shape(pieces: dict[str, Any]) -> None:
+    pieces["w[0:4]"]["shape"] = [2, 2]
+
+
+def _beyond(pieces: dict[str, Any]) -> None:
+    pieces["w[0:4]"]["data_offsets"] = [1 << 40, (1 << 40) + 16]
+
+
+def _before(pieces: dict[str, Any]) -> None:
+    pieces["w[0:4]"]["data_offsets"] = [-16, 0]
+
+
+def _shorter(pieces: dict[str, Any]) -> None:
+    pieces["w[0:4]"]["data_offsets"] = [0, 12]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_other_dtype, "not what the manifest says"),
+        (_other_shape, "not what the manifest says"),
+        (_beyond, "outside of its file"),
+        (_before, "outside of its file"),
+        (_shorter, "outside of its file"),
+        (dict.clear, "not what the manifest says"),
+        (lambda pieces: pieces.update(other=7), "not a header of safetensors"),
+    ],
+)
+def test_a_hostile_header_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str) -> None:
+    """Signed anew with the manifest: what the header says of a piece is compared all the same."""
+    part = TensorPart("w", (4,), ((0, 4),), np.arange(4, dtype=np.float32))
+    folder = save(tmp_path, 1, [part], {})
+    path = folder / "rank-0.safetensors"
+    content = path.read_bytes()
+    length = 8 + int.from_bytes(content[:8], "little")
+    pieces = json.loads(content[8:length])
+    change(pieces)
+    header = json.dumps(pieces).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + content[length:])
+
+    def sign(manifest: dict[str, Any]) -> None:
+        manifest["files"][path.name] = {"nbytes": path.stat().st_size, "header_sha256": read_header(path).sha256}
+
+    rewrite_manifest(folder, sign)
+    with pytest.raises(InputError, match=problem):
+        load(open_checkpoint(folder), "w")
 
 
 def test_pieces_that_overlap_as_much_as_they_leave_out_are_refused(tmp_path: Path) -> None:

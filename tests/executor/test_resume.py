@@ -1,4 +1,7 @@
-"""A training that is stopped and gone on with learns what one learns that is not: every optimiser, other layouts."""
+"""A training that is stopped and gone on with learns what one learns that is not: every optimiser, other layouts.
+
+Pairs of plans that are drawn at random: `python -m tests.campaigns resume`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.checkpoint import latest, load, save
+from executor.checkpoint import Reader, latest, load, save
 from executor.train import checkpoint_meta
 from strategy.base.errors import InputError
 from strategy.graph.graph import Role
@@ -18,7 +21,8 @@ from strategy.graph.ops.learning_rate import Decay
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.plan.plan import Plan
-from strategy.sbp.tensor import DType
+from strategy.sbp.tensor import Box, DType
+from tests.campaigns import resume
 from tests.support.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
 
 TEXT = corpus(MODEL.vocabulary)
@@ -92,3 +96,20 @@ def test_what_one_mesh_saved_any_other_gathers_bit_by_bit(saved_on: int, tmp_pat
         assert other is not None
         assert {name: load(other, name).tobytes() for name in other.manifest.tensors} == wanted, mesh
     assert len(others) == 4
+
+
+def test_what_one_random_plan_saved_another_gathers_bit_by_bit() -> None:
+    outcome = resume.run(6, seed=0)
+    assert outcome.failures == []
+
+
+def test_a_piece_that_is_loaded_from_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the campaign must not accept: the first rows of a tensor wherever its others are asked for."""
+    real = Reader.load
+
+    def astray(self: Reader, name: str, box: Box | None = None) -> Any:
+        moved = None if box is None else tuple((0, end - begin) for begin, end in box)
+        return real(self, name, moved)
+
+    monkeypatch.setattr(Reader, "load", astray)
+    assert any("has other bits under" in failure for failure in resume.run(4, seed=0).failures)

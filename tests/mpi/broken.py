@@ -5,16 +5,20 @@ python -m tests.mpi.broken WHAT RANK STEP train PLAN ...
     nan     every GELU writes a number that is none, and leaves a line in the file `poisoned`
     raise   a GELU raises
     lose    no movement begun there ever comes to its end, nor is it begun with others; a stall is one after STALL_S
+    die     it kills itself inside of a collective: before, while or after its data move; which one, STEP and RANK say
 """
 
 from __future__ import annotations
 
 import os
+import random
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from executor.runtime.transport.base import PendingTransfer
 from executor.supervision import watchdog
 from executor.supervision.environment import find_rank
 from strategy.graph.ops.base import Call, OpDef
@@ -38,7 +42,10 @@ def main(argv: list[str]) -> int:
         me = find_rank()
         if me is not None and me.rank == victim:
             # NumPy and MPI are imported in the rank alone.
-            break_kernels({"nan": write_nan, "raise": complain, "lose": lose}[what], step * MICRO_BATCHES - 1)
+            if what == "die":
+                die_in_a_collective(step, random.Random(step * 64 + victim))
+            else:
+                break_kernels({"nan": write_nan, "raise": complain, "lose": lose}[what], step * MICRO_BATCHES - 1)
         return original(args)  # type: ignore[arg-type]
 
     train._train = broken  # type: ignore[assignment]
@@ -82,6 +89,52 @@ def lose(call: Call) -> None:
 
     for name in ("exchange", "all_gather", "send", "receive"):
         setattr(MpiTransport, name, lost)
+
+
+def die_in_a_collective(step: int, rng: random.Random) -> None:
+    """From this step on, one of the first movements of a group is this rank's last."""
+    from executor.runtime.transport.mpi import MpiTransport
+    from executor.train import Trainer
+
+    left, when = rng.randrange(6), rng.choice(("before", "while", "after"))
+    run, armed = Trainer.run, False
+
+    def stepping(self: Trainer) -> object:
+        nonlocal armed
+        armed = armed or self.step + 1 >= step
+        return run(self)
+
+    def deadly(begin: Callable[..., PendingTransfer]) -> Callable[..., PendingTransfer]:
+        def movement(*arguments: object) -> PendingTransfer:
+            nonlocal left
+            left -= armed
+            if not armed or left >= 0:
+                return begin(*arguments)
+            if when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return _LastOne(begin(*arguments), through=when == "after")
+
+        return movement
+
+    Trainer.run = stepping  # type: ignore[method-assign,assignment]
+    for name in ("exchange", "all_gather"):
+        setattr(MpiTransport, name, deadly(getattr(MpiTransport, name)))
+
+
+class _LastOne:
+    """A movement that ends its rank, at the first look at it or when its data are through."""
+
+    def __init__(self, begun: PendingTransfer, *, through: bool) -> None:
+        self._begun, self._through = begun, through
+
+    def test(self) -> bool:
+        if not self._through or self._begun.test():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+    def describe(self) -> str:
+        """For people."""
+        return self._begun.describe()
 
 
 class _Lost:

@@ -1,8 +1,8 @@
-"""`sbplan` on a mock of a bad disk: in every rank, `os.fsync` of a shard sleeps, or says that the disk is full.
+"""`sbplan` on a mock of a bad disk: in every rank, `os.fsync` of a shard takes long, or says that the disk is full.
 
-python -m tests.mpi.disks slow SECONDS train PLAN ...      with limits so short that it matters
-python -m tests.mpi.disks late SECONDS train PLAN ...      the same with the usual limits
-python -m tests.mpi.disks full TIMES train PLAN ...        the first so many times
+python -m tests.mpi.disks slow SECONDS train PLAN ...      it sleeps, with limits so short that it matters
+python -m tests.mpi.disks held FILE train PLAN ...         it waits until there is such a file, within the usual limits
+python -m tests.mpi.disks full TIMES train PLAN ...        the disk is full, the first so many times
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ from pathlib import Path
 from executor.supervision import watchdog
 
 STALL_S = 1.5
+_POLL_S = 0.01
 _FSYNC = os.fsync
 
 
 def main(argv: list[str]) -> int:
     """Run the verb of a rank, with the mock in place."""
-    what, figure = argv[0], float(argv[1])
-    left = int(figure)
+    what, figure = argv[0], argv[1]
+    left = int(figure) if what == "full" else 0
 
     def slow(descriptor: int) -> None:
         if is_shard(descriptor):
-            time.sleep(figure)
+            time.sleep(float(figure))
+        _FSYNC(descriptor)
+
+    def held(descriptor: int) -> None:
+        while is_shard(descriptor) and not Path(figure).exists():
+            time.sleep(_POLL_S)
         _FSYNC(descriptor)
 
     def full(descriptor: int) -> None:
@@ -37,7 +43,7 @@ def main(argv: list[str]) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _FSYNC(descriptor)
 
-    os.fsync = {"slow": slow, "late": slow, "full": full}[what]
+    os.fsync = {"slow": slow, "held": held, "full": full}[what]
     if what == "slow":
         watchdog.Limits = partial(watchdog.Limits, stall_s=STALL_S)  # type: ignore[misc]
     from experiments.cli import main as command

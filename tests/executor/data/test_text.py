@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +136,43 @@ def test_too_short_a_text_is_refused() -> None:
 def test_an_input_that_is_not_rows_by_seq_is_refused() -> None:
     with pytest.raises(InputError, match=r"image.*\[rows, seq\]"):
         TextLoader(np.zeros(99, np.uint8), 0, {"image": (1, 3, 8)}, num_micro_batches=1)
+
+
+_TWO_FIRST_DRAWS = """
+import importlib._bootstrap, threading, time
+from executor.data.text import _draw
+
+loaded = importlib._bootstrap._load_unlocked
+
+def slowly(spec):
+    module = loaded(spec)
+    if spec.name == "numpy.random":
+        loading.set()
+        time.sleep(0.5)
+    return module
+
+importlib._bootstrap._load_unlocked = slowly
+loading, errors = threading.Event(), []
+
+def draw(wait_s):
+    loading.wait(wait_s)
+    try:
+        _draw(10, seed=1, counter=(2, 3))
+    except RecursionError as error:
+        errors.append(error)
+
+threads = [threading.Thread(target=draw, args=(wait_s,)) for wait_s in (0.0, 2.0)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(errors))
+"""
+
+
+def test_threads_that_draw_first_at_one_time_load_nothing() -> None:
+    """The moment in which `numpy.random` is loaded and no attribute of NumPy yet, made to last."""
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", _TWO_FIRST_DRAWS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root, env={"PYTHONPATH": str(root)})
+    assert done.stdout == "0\n"

@@ -9,11 +9,13 @@ from functools import reduce
 import numpy as np
 import pytest
 
+from executor.exchange.gradient_exchange import GradientExchange
 from executor.exchange.negotiation import Asking, ReadyBits, RecursiveDoubling, message_nbytes
 from executor.exchange.progress import ActProgress
 from executor.exchange.tuning import FusionTuner
 from executor.runtime.pieces import Requests
 from executor.runtime.transport.loopback import LoopbackHub
+from strategy.base.errors import InputError
 
 
 def drawn(rng: np.random.Generator, ranks: int, tensors: int) -> ReadyBits:
@@ -77,3 +79,19 @@ def test_b12_the_choice_is_that_of_the_slowest_rank() -> None:
     assert tuner.medians_s().tolist() == [1, 2, 3], "the first step with each does not count"
     others = np.array([9.0, 2.5, 2.5])
     assert tuner.choose([tuner.medians_s(), others]) == (2, 1)
+
+
+def test_a_transport_carries_one_exchange_at_a_time() -> None:
+    """When the first is closed, or has failed, another may begin."""
+    transport = LoopbackHub(1, {}).transport(0)
+    first = GradientExchange(transport)
+    with pytest.raises(
+        InputError, match=r"rank 0: the transport carries another exchange.*; close that exchange first"
+    ):
+        GradientExchange(transport)
+    x = np.ones(3)
+    assert first.all_reduce("x", x).wait().tolist() == [1.0, 1.0, 1.0]
+    first.close()
+    second = GradientExchange(transport)
+    second.register({"x": x})
+    second.close()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.data.batch_rows import BatchRows
-from executor.runtime.summation_tree import TreeSum, combined, left_half
+from executor.runtime.summation_tree import Node, TreeSum, combined, left_half, nodes_over
 from strategy.sbp.sbp import Reduce
 from tests.support.oracle import combine
 
@@ -30,21 +30,23 @@ def one_by_one(leaves: list[Array]) -> Array:
         made.append(np.empty(5, np.float32))
         return made[-1]
 
-    tree = TreeSum(len(leaves), make, lambda one, other, into: np.add(one, other, out=into))
+    tree = TreeSum(range(len(leaves)), len(leaves), make, lambda one, other, into: np.add(one, other, out=into))
     for _ in range(2):
         for number, leaf in enumerate(leaves, 1):
             tree.room()[...] = leaf
-            whole = tree.add()
-            assert (whole is None) is (number < len(leaves))
+            found = tree.add()
+            assert (found is None) is (number < len(leaves))
     assert len(made) <= len(leaves).bit_length() + 1
-    assert whole is not None
-    return whole.copy()
+    assert found is not None
+    (whole,) = found
+    return np.array(whole)
 
 
 def at_once(leaves: list[Array]) -> Array:
     into, before = np.full(5, np.nan, np.float32), [leaf.copy() for leaf in leaves]
     scratch = [np.full(5, np.nan, np.float32) for _ in range(len(leaves).bit_length())]
-    root = combined(leaves, lambda one, other, to: np.add(one, other, out=to), into, scratch.__getitem__)
+    terms = {(at, at + 1): leaf for at, leaf in enumerate(leaves)}
+    root = combined(terms, len(leaves), lambda one, other, to: np.add(one, other, out=to), into, scratch.__getitem__)
     assert all((leaf == other).all() for leaf, other in zip(leaves, before, strict=True))
     assert (root is into) is (len(leaves) > 1)
     return root
@@ -64,6 +66,31 @@ def test_parts_of_a_power_of_two_are_nodes(each: int, parts: int, seed: int) -> 
     leaves = leaves_of(size * parts, seed)
     sums = [one_by_one(leaves[begin : begin + size]) for begin in range(0, len(leaves), size)]
     assert at_once(sums).tobytes() == one_by_one(leaves).tobytes()
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(0, 2**31))
+def test_whoever_has_which_leaves_the_sum_is_one(owners: list[int], seed: int) -> None:
+    """Each adds up what it has of the tree's nodes, and all of these make up the tree."""
+    leaves, terms = leaves_of(len(owners), seed), dict[Node, Array]()
+    for rank in range(4):
+        mine = [leaf for leaf, owner in enumerate(owners) if owner == rank]
+        nodes = list(nodes_over(mine, len(owners)))
+        assert [leaf for begin, end in nodes for leaf in range(begin, end)] == mine
+        if not mine:
+            continue
+        tree = TreeSum(mine, len(owners), lambda: np.empty(5, np.float32), add_into)
+        for leaf in mine:
+            tree.room()[...] = leaves[leaf]
+            found = tree.add()
+        assert found is not None
+        terms |= {node: array.copy() for node, array in zip(nodes, found, strict=True)}
+    scratch = [np.empty(5, np.float32) for _ in range(len(owners).bit_length())]
+    root = combined(terms, len(owners), add_into, np.empty(5, np.float32), scratch.__getitem__)
+    assert root.tobytes() == at_once(leaves).tobytes()
+
+
+def add_into(one: Array, other: Array, into: Array) -> None:
+    np.add(one, other, out=into)
 
 
 def test_other_orders_give_other_sums() -> None:

@@ -36,9 +36,10 @@ def test_a_training_goes_on_while_its_state_is_written(tmp_path: Path) -> None:
     """What is written is the state at the end of its step, to the last bit, whatever the steps after that do."""
     plan = write_small_plan(tmp_path, "mixed")
     start = ("train", plan, "--checkpoint", "saved", "--checkpoint-every", 3, "--json")
-    job = Job(tmp_path, "late", 8, *start, "--steps", 5, ranks=2, module="tests.mpi.disks")
+    job = Job(tmp_path, "held", "go", *start, "--steps", 5, ranks=2, module="tests.mpi.disks")
     job.wait_for_step(4)
     assert saved_steps(tmp_path / "saved") == []
+    (tmp_path / "go").touch()
     ended = job.wait()
     assert (ended.code, ended.stderr) == (0, "")
     assert saved_steps(tmp_path / "saved") == ["3", "5"]
@@ -52,9 +53,11 @@ def test_a_training_goes_on_while_its_state_is_written(tmp_path: Path) -> None:
 def test_an_interrupted_job_ends_the_save_under_way_and_saves_once_more(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     start = ("train", plan, "--json", "--checkpoint", "saved", "--checkpoint-every", 3, "--keep", 2)
-    job = Job(tmp_path, "late", 3, *start, "--steps", 5000, ranks=2, module="tests.mpi.disks")
+    job = Job(tmp_path, "held", "go", *start, "--steps", 5000, ranks=2, module="tests.mpi.disks")
     job.wait_for_step(4)
     job.signal(signal.SIGTERM)
+    assert saved_steps(tmp_path / "saved") == []
+    (tmp_path / "go").touch()
     ended = job.wait()
     last = max(losses_of(ended))
     assert ended.code == 143
