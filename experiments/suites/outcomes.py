@@ -70,7 +70,7 @@ def _search(experiment: SearchExperiment, folder: Path) -> Summary:
     except OutOfTimeError as error:
         return given | {"status": "limit", "why": str(error)}
     write_plan(found.plan, folder / "plan.json")
-    said = document(found, Path("plan.json"), None, search_time_s=found.search_time_s)
+    said = document(found, Path("plan.json"), None, None, search_time_s=found.search_time_s)
     simulated = kept.by_time_s.get(found.plan.claims.step_time_s)
     if simulated is None:  # by a process of its own
         simulated = simulate(program_of(found.plan, found.plan.cost))

@@ -11,7 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import TRAINERS, add_json, fit_probability, gpu_range, positive_int, seconds, share, tokens
+from experiments.arguments import (
+    TRAINERS,
+    add_failures,
+    add_json,
+    fit_probability,
+    gpu_range,
+    positive_int,
+    seconds,
+    share,
+    tokens,
+)
 from experiments.console import emit, say
 from experiments.exit_codes import EXIT_LIMIT
 from experiments.outputs import check_output_path, clean_stdout, make_folder
@@ -20,7 +30,9 @@ from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
 
 if TYPE_CHECKING:
+    from experiments.explanation.certainty import Certainty
     from experiments.gpu_counts import CountAnswer
+    from experiments.job_failures import FailureRates
     from strategy.cost.calibrate import Calibration
     from strategy.hardware.cluster import Cluster
     from strategy.layout.config import PlanConfig
@@ -78,6 +90,7 @@ def _add_question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--figure", type=Path, metavar="F.png", help="of a range of --gpus: draw days against GPU-hours, with intervals"
     )
+    add_failures(parser)
     parser.add_argument(
         "--global-batch", type=positive_int, metavar="N", help="samples per step (default: the model's)"
     )
@@ -152,7 +165,9 @@ def run(args: argparse.Namespace) -> int:
 
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
-    from experiments.gpu_counts import training_cost
+    from experiments.explanation.certainty import certainty_of_search
+    from experiments.gpu_counts import cost_text, steps_of, training_cost
+    from experiments.job_failures import read_failure_rates
     from experiments.memory_margin import found_with
     from experiments.prices import simulated_step
     from experiments.stopping import exit_code, stopping
@@ -161,18 +176,18 @@ def run(args: argparse.Namespace) -> int:
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
-    clusters = clusters_of(args)
+    clusters, rates = clusters_of(args), read_failure_rates(args)
     check_output_path(args.out, "--out")
     check_output_path(args.figure, "--figure")
     if args.figure is not None and len(clusters) == 1:
         raise InputError("one number of GPUs is no figure", where="--figure", expected="a range of --gpus, as 64..1024")
     check_format(args.figure)
     if len(clusters) > 1:
-        return compare_counts(args, clusters, started, budget)
+        return compare_counts(args, clusters, rates, started, budget)
     make_folder(args.dump_passes, "--dump-passes")
     request, calibration = request_of(args, clusters[0])
     if args.tokens is not None:
-        training_cost(request, args.tokens, 0.0)  # refuses too few of them before the search
+        steps_of(request, args.tokens)  # refuses too few of them before the search
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
             limited = budget if request.pins.trainer is None else budget.share(LIMITED_SHARE)
@@ -194,15 +209,18 @@ def run(args: argparse.Namespace) -> int:
     write_plan(result.plan, args.out)
     if args.dump_passes is not None:
         dump_passes(result.plan, args.dump_passes)
-    found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started)
+    certainty = certainty_of_search(result, calibration, args.time_limit)
+    found = document(result, args.out, calibration, certainty, search_time_s=time.perf_counter() - started)
     said = summary(result, args.out)
+    if certainty is not None:
+        said += f"\n{certainty}"
     if answer is not None:
         found |= {"trainer": trainer_document(result.plan, answer)}
         said += f"\n{trainer_text(result.plan, answer)}"
     if args.tokens is not None:
-        cost = training_cost(request, args.tokens, result.plan.claims.step_time_s)
+        cost = training_cost(request, args.tokens, result.plan.claims.step_time_s, rates)
         found |= {"training": dataclasses.asdict(cost)}
-        said += f"\n{cost.tokens} tokens: {cost.steps} steps, {cost.days:.4g} days, {cost.gpu_hours:.4g} GPU-hours"
+        said += f"\n{cost_text(cost)}" + ("" if rates is None else f"\n{rates.text(request)}")
     if args.json:
         emit(found)
     say(said)
@@ -235,9 +253,12 @@ def clusters_of(args: argparse.Namespace) -> list[Cluster]:
     return clusters
 
 
-def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: float, budget: Budget) -> int:
+def compare_counts(
+    args: argparse.Namespace, clusters: list[Cluster], rates: FailureRates | None, started: float, budget: Budget
+) -> int:
     """Bound every count of GPUs, search those on the front, write a plan of each, print."""
-    from experiments.gpu_counts import answered, overall, table
+    from experiments.explanation.certainty import certainty_of_search
+    from experiments.gpu_counts import answered, overall, table, without_others
     from experiments.memory_margin import found_with
     from experiments.prices import simulated_step
     from experiments.stopping import exit_code, stopping
@@ -246,6 +267,7 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
 
     requests, calibrations = zip(*(request_of(args, cluster) for cluster in clusters), strict=True)
     answers: list[CountAnswer] = []
+    counts: list[dict[str, object]] = []
     with progress() as watch, clean_stdout(), stopping() as stopped_by:
 
         def search_once(request: Request, part: Budget) -> SearchResult:
@@ -254,15 +276,17 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
         def solve(request: Request, part: Budget) -> SearchResult:
             return found_with(request, args.fit_probability, search_once, part)
 
-        for one in answered(requests, args.tokens, solve, budget):
-            answers.append(one)
+        for one in answered(requests, args.tokens, rates, solve, budget):
+            certainty = None
             if one.result is not None:
                 write_plan(one.result.plan, _path_of(args.out, one))
+                certainty = certainty_of_search(one.result, calibrations[0], args.time_limit / len(clusters))
+            counts.append(_count_document(one, args.out, calibrations[0], certainty))
+            answers.append(without_others(one))
     status = overall(answers)
     if args.json:
-        counts = [_count_document(one, args.out, calibrations[0]) for one in answers]
         emit({"status": status, "gpu_counts": counts, "search_time_s": time.perf_counter() - started})
-    say(table(answers))
+    say(table(answers) + ("" if rates is None else f"\n{rates.text(requests[0])}"))
     if args.figure is not None:
         from experiments.counts_figure import draw
 
@@ -278,7 +302,9 @@ def _path_of(out: Path, one: CountAnswer) -> Path:
     return out.with_name(f"{out.stem}-{one.request.devices}{out.suffix}")
 
 
-def _count_document(one: CountAnswer, out: Path, calibration: Calibration | None) -> dict[str, object]:
+def _count_document(
+    one: CountAnswer, out: Path, calibration: Calibration | None, certainty: Certainty | None
+) -> dict[str, object]:
     """What JSON has of one count: `bound` is null where nothing fits, `search` where there was none."""
     from strategy.plan.plan import config_document
 
@@ -288,7 +314,8 @@ def _count_document(one: CountAnswer, out: Path, calibration: Calibration | None
         figures = {"step_time_s": one.bound_s, "tokens_per_s": rate, "config": config_document(one.config)}
         bound = figures | {"training": dataclasses.asdict(one.bound)}
     if one.result is not None and one.cost is not None:
-        search = document(one.result, _path_of(out, one), calibration, search_time_s=one.result.search_time_s)
+        path, search_time_s = _path_of(out, one), one.result.search_time_s
+        search = document(one.result, path, calibration, certainty, search_time_s=search_time_s)
         search |= {"training": dataclasses.asdict(one.cost)}
     cluster = one.request.cost.cluster
     status = {"status": one.status, "gpus": cluster.devices, "cluster": cluster.name}
@@ -380,9 +407,14 @@ def degrees(config: PlanConfig) -> str:
 
 
 def document(
-    result: SearchResult, path: Path, calibration: Calibration | None, *, search_time_s: float
+    result: SearchResult,
+    path: Path,
+    calibration: Calibration | None,
+    certainty: Certainty | None,
+    *,
+    search_time_s: float,
 ) -> dict[str, object]:
-    """The JSON document of a search."""
+    """The JSON document of a search; `best` is null where nothing else was simulated."""
     from experiments.prices import extrapolated
     from strategy.plan.plan import config_document
 
@@ -409,6 +441,7 @@ def document(
         "runners_up": [
             {"config": config_document(config), "step_time_s": step_time_s} for config, step_time_s in result.runners_up
         ],
+        "best": None if certainty is None else certainty.document(),
         "plan": str(path),
         "plan_hash": plan.plan_hash,
         "num_candidates": result.num_candidates,
@@ -419,7 +452,7 @@ def document(
 def without_plan(status: Status, request: Request, started: float) -> dict[str, object]:
     """The JSON document of a search that found no plan: every key of the contract, null where there is nothing."""
     nothing = ("step_time_s", "objective_s", "lower_bound_s", "gap", "simulated_lower_bound_s", "config")
-    figures = ("precision", "peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "plan")
+    figures = ("precision", "peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "best", "plan")
     return {
         "status": status,
         "parameters": request.model.parameters,
