@@ -22,7 +22,17 @@ NAMES = (
         "mutants",
         "mutation",
     ),
-    *("oracle", "order", "program-fuzz", "rediscovery", "repeat", "solver", "trainer-exports", "trainer-keys"),
+    *(
+        "oracle",
+        "order",
+        "program-fuzz",
+        "rediscovery",
+        "repeat",
+        "solver",
+        "trainer-exports",
+        "trainer-files",
+        "trainer-keys",
+    ),
     *("transparency", "unseen", "why-not"),
 )
 
