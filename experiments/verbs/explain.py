@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import MOST_OTHERS, add_calibration, add_json, seconds
-from experiments.console import emit, say
+from experiments.command.arguments import MOST_OTHERS, add_calibration, add_json, seconds
+from experiments.command.console import emit, say
 
 if TYPE_CHECKING:
     from experiments.explanation.alternatives import Alternative
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from experiments.explanation.binding import binding
     from experiments.explanation.certainty import certainty_among, intervals_of
     from experiments.explanation.simulated import read_simulated
-    from experiments.pins import pins_of_settings
+    from experiments.planning.pins import pins_of_settings
     from strategy.base.budget import UNLIMITED, Budget
     from strategy.search.search_result import SearchResult
 
@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
         lines.append(difference_text(str(args.diff), one, other))
         compared.append(other.plan)
     if pins is not None:
+        from experiments.command.outputs import clean_stdout
         from experiments.explanation.why_not import pinned_request, why_not
-        from experiments.outputs import clean_stdout
 
         with clean_stdout():
             answer = why_not(pinned_request(one.plan, pins), budget)
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         found["why_not"] = document
         lines.append(text)
     if args.others:
-        from experiments.outputs import clean_stdout
+        from experiments.command.outputs import clean_stdout
         from experiments.reporting.others import other_plans
 
         with clean_stdout():
@@ -102,10 +102,10 @@ def run(args: argparse.Namespace) -> int:
         found["others"] = [other.document() for other in others]
         lines += [other_text(one, other) for other in others]
         compared += [other.plan for other in others if other.plan is not None]
-    certainty = certainty_among(compared, calibration, UNLIMITED)
-    found["best"] = None if certainty is None else certainty.document()
-    if certainty is not None:
-        lines.append(f"{args.plan} is {certainty}")
+    best = certainty_among(compared, calibration, UNLIMITED)
+    found["best"] = None if best is None else best.document()
+    if best is not None:
+        lines.append(f"{args.plan} is {best}")
     elif len(compared) > 1:
         lines.append("how sure that is, --calibration tells: the file that the plan was priced by")
     if args.json:
@@ -168,7 +168,7 @@ def difference_document(one: TimeByCause, other: TimeByCause) -> dict[str, objec
 def difference_text(name: str, one: SimulatedPlan, other: SimulatedPlan) -> str:
     """What another plan takes more, for people: the causes that count, the largest first."""
     from experiments.explanation.time_by_cause import differences_by_cause_s
-    from experiments.verbs.search import degrees
+    from experiments.planning.config_text import degrees
     from strategy.base.units import format_seconds
 
     before_s, after_s = one.causes.step_time_s, other.causes.step_time_s

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
-from experiments.prices import simulated_step
-from experiments.trainer_prices import machine_of_cluster
+from experiments.planning.prices import simulated_step
+from experiments.trainers.trainer_prices import machine_of_cluster
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.closed_form.calibration import shipped
