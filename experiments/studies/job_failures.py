@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from experiments.studies.failures import Lost
 from simulator.goodput import Failures, best_interval_s, goodput, of_cluster
 from strategy.base.errors import InputError
-from strategy.base.units import format_bytes, format_seconds, parse_bandwidth, parse_seconds
+from strategy.base.units import format_bytes, format_duration, parse_bandwidth, parse_seconds
 from strategy.passes.updates import Optimizer
 from strategy.space.request import Request
 
@@ -57,7 +57,7 @@ class FailureRates:
         interval_s = max(step_s, best_interval_s(failures))
         kept = goodput(failures, interval_s)
         if kept <= 0:
-            said = f"a failure every {format_seconds(failures.mtbf_s)}, and a save takes {format_seconds(stall_s)}"
+            said = f"a failure every {format_duration(failures.mtbf_s)}, and a save takes {format_duration(stall_s)}"
             hint = "fewer GPUs, a longer --mtbf, or a faster --storage"
             raise InputError("no training is ever over", where=f"{request.devices} GPUs", got=said, hint=hint)
         return Lost(kept, failures.mtbf_s, stall_s, interval_s)
@@ -73,10 +73,10 @@ class FailureRates:
             rate = f"{self.storage_bytes_per_s / 1e9:.3g} GB/s of each node (--storage)"
             save = f"{format_bytes(saved_bytes(request))} are saved at {rate}"
         else:
-            save = f"a save stops training for {format_seconds(self.save_s)} (--save)"
+            save = f"a save stops training for {format_duration(self.save_s)} (--save)"
         return (
             f"assumed: a GPU fails every {self.device_mtbf_s / HOUR_S:,.0f} h (--mtbf; 'never' leaves failures out), "
-            f"training goes on after {format_seconds(self.restart_s)} (--restart), {save}"
+            f"training goes on after {format_duration(self.restart_s)} (--restart), {save}"
         )
 
 

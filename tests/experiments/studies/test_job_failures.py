@@ -80,7 +80,7 @@ def test_flags_have_defaults_that_the_answer_tells() -> None:
     assert (DEVICE_MTBF, RESTART, STORAGE) == ("50000 h", "5 min", "2 GB/s")
     found = rates()
     assert found == FailureRates(50_000 * HOUR_S, 300.0, 2e9)
-    for word in ("50,000 h (--mtbf", "300 s (--restart)", "2 GB/s of each node (--storage)"):
+    for word in ("50,000 h (--mtbf", "5 min (--restart)", "2 GB/s of each node (--storage)"):
         assert word in found.text(ASKED)
     assert rates("--mtbf", "never") is None
     given = rates("--mtbf", "10 h", "--save", "3 s")
