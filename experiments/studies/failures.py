@@ -23,8 +23,8 @@ class Lost:
     checkpoint_interval_s: float
 
     def __str__(self) -> str:
-        saves = f"a failure every {format_duration(self.mtbf_s)}, a save every {format_duration(self.checkpoint_interval_s)}"
-        return f"{self.goodput:.1%} of the time is kept ({saves})"
+        fails, saves = format_duration(self.mtbf_s), format_duration(self.checkpoint_interval_s)
+        return f"{self.goodput:.1%} of the time is kept (a failure every {fails}, a save every {saves})"
 
 
 def lost_to_failures(
