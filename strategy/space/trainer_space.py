@@ -59,11 +59,16 @@ class TrainerSpace:
             return (0,)
         return self.zero_stages if config.pp == 1 else self.pipelined_zero_stages
 
+    def _zero_stages_said(self, config: PlanConfig) -> tuple[int, ...]:
+        """Those, and stage 1 where stage 0 leaves it to the layouts: it need not be listed, and may be pinned."""
+        listed = self.zero_stages_of(config)
+        return (*listed, 1) if config.dp > 1 and 0 in listed else listed
+
     def says(self, model: Model, config: PlanConfig) -> bool:
         """Whether the trainer can be told a configuration of a model."""
         return (
             config.recompute in self.recomputes
-            and config.zero_stage in self.zero_stages_of(config)
+            and config.zero_stage in self._zero_stages_said(config)
             and (config.pp == 1 or (config.schedule in self.schedules and not config.runs))
             and _deals_evenly(model, config)
             and (config.ep == 1 or self.experts)

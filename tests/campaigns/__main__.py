@@ -8,24 +8,13 @@ import json
 import sys
 import time
 
-NAMES = (
-    *("admission", "bitwise", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
-    *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "gpu-order", "graph-mutants", "hangs"),
-    *(
-        "joined",
-        "kill",
-        "layouts",
-        "low-precision",
-        "makespan-bound",
-        "memory",
-        "messages",
-        "model-features",
-        "mutants",
-        "mutation",
-    ),
-    *("oracle", "order", "program-fuzz", "rediscovery", "repeat", "resume", "solver", "trainer-exports"),
-    *("trainer-keys", "transparency", "unseen", "why-not"),
-)
+NAMES = """
+    admission bitwise boxing-bytes causes checkpoint-fuzz checkpoint-kill copies disagreement
+    exchange faults fits folding forgeries gpu-kernels gpu-order graph-mutants hangs joined kill
+    layouts low-precision makespan-bound memory messages model-features mutants mutation oracle
+    order program-fuzz rediscovery repeat resume solver trainer-exports trainer-files trainer-keys
+    transparency unseen why-not
+""".split()
 
 
 def main(arguments: list[str] | None = None) -> int:
