@@ -35,6 +35,8 @@ WITH_EXPERTS, EXPERTS = 3, (2, 4, 4, 8)
 """One in so many of the cases that follow samples has so many experts in each layer."""
 ORDERED, OFFLOADED, PIPED = 5, 5, 4
 """One in so many has the order of the axes open, a host that may hold something and, of these, more than stages."""
+GROUPED = 4
+"""One in so many of the cases on four devices that follow samples has ZeRO share out in groups of two."""
 IN_LAYER = re.compile(r"^layers\.\d+\.")
 """What a name begins with that other layers have, too."""
 
@@ -78,8 +80,10 @@ def random_case(seed: int) -> Case:
     if follows:
         pins = replace(pins, tp=1, dp=None, pp=None)
         knobs = (knobs - {"tp"}) | {"dp", "pp"}
+    if follows and devices == 4 and seed % GROUPED == 0:
+        pins, knobs = replace(pins, zero_stage=None, zero_group=2), knobs | {"zero", "groups"}
     if is_piped:
-        pins = replace(pins, dp=1, tp=1, pp=None, zero_stage=0)
+        pins = replace(pins, zero_group=None, dp=1, tp=1, pp=None, zero_stage=0)
         knobs = (knobs - {"dp", "tp", "zero"}) | {"pp"}
     request = replace(request, pins=pins)
     counts = {config.num_micro_batches for config in candidates(request)}
