@@ -236,7 +236,7 @@ def handed_on_by_layer(graph: Graph) -> TensorSpec | None:
 
 def _choices(config: PlanConfig) -> list[tuple[int, ...]]:
     """None of the axes along which is shared, or all that have several ranks: they are taken as one."""
-    axes = tuple(axis for axis in config.sharing_axes if config.mesh[axis] > 1)
+    axes = tuple(axis for axis in config.shard_axes if config.mesh[axis] > 1)
     return [(), axes] if axes else [()]
 
 

@@ -230,7 +230,7 @@ class PlanConfig:
         return int(self.zero_group > 0)
 
     @property
-    def sharing_axes(self) -> tuple[int, ...]:
+    def shard_axes(self) -> tuple[int, ...]:
         """The axes of the mesh along which what ZeRO shares out is in parts."""
         return self.replica_axes[self.data_axis :]
 

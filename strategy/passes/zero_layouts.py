@@ -166,7 +166,7 @@ class _Demands:
         """What is demanded along the data axis, as (axis, SBP) of every such axis that has several ranks."""
         name = (*op.inputs, *op.outputs, *op.updates)[position]
         axes, mesh = self.config.axes, self.config.mesh
-        for axis in (DATA,) if self.config.zero_owner else self.config.sharing_axes:
+        for axis in (DATA,) if self.config.zero_owner else self.config.shard_axes:
             if mesh[axis] > 1:
                 yield axis, BY_EXPERT if axes[axis] == "expert" and self._is_of_experts(name) else sbp
 
