@@ -36,7 +36,7 @@ WITH_EXPERTS, EXPERTS = 3, (2, 4, 4, 8)
 ORDERED, OFFLOADED, PIPED = 5, 5, 4
 """One in so many has the order of the axes open, a host that may hold something and, of these, more than stages."""
 GROUPED = 4
-"""One in so many of the cases on four devices that follow samples has ZeRO share out in groups of two."""
+"""One in so many of the cases on four devices that follow samples has ZeRO share out in groups of two, if a node is one."""
 IN_LAYER = re.compile(r"^layers\.\d+\.")
 """What a name begins with that other layers have, too."""
 
@@ -65,6 +65,8 @@ def random_case(seed: int) -> Case:
     layers = max(rng.choice((1, 1, 2, 4) if follows else (1, 2, 2, 3, 4)), least)
     is_piped = "offload" in knobs and seed % PIPED > 0
     layers = max(layers, devices * is_piped)
+    grouped = follows and devices == 4 and not is_piped and seed % GROUPED == 0
+    layers = 1 if grouped else layers
     activation = rng.choice(("", "relu", "gelu"))
     model = TinyConfig(layers, rng.choice((4, 6, 8, 16, 16)), activation, follows or rng.random() < 0.5)
     if follows and seed % WITH_EXPERTS == 0:
@@ -80,10 +82,12 @@ def random_case(seed: int) -> Case:
     if follows:
         pins = replace(pins, tp=1, dp=None, pp=None)
         knobs = (knobs - {"tp"}) | {"dp", "pp"}
-    if follows and devices == 4 and seed % GROUPED == 0:
-        pins, knobs = replace(pins, zero_stage=None, zero_group=2), knobs | {"zero", "groups"}
+    if grouped:
+        pinned = 2 if seed // GROUPED % 2 else None
+        pins = replace(pins, dp=4, pp=1, zero_stage=1 + seed // GROUPED % 3, zero_group=pinned, order=())
+        knobs |= {"groups"}
     if is_piped:
-        pins = replace(pins, zero_group=None, dp=1, tp=1, pp=None, zero_stage=0)
+        pins = replace(pins, dp=1, tp=1, pp=None, zero_stage=0)
         knobs = (knobs - {"dp", "tp", "zero"}) | {"pp"}
     request = replace(request, pins=pins)
     counts = {config.num_micro_batches for config in candidates(request)}
