@@ -16,7 +16,7 @@ QUICK := tests/test_house.py tests/test_layers.py tests/test_order.py tests/stra
   tests/strategy/ilp/solve/test_joins.py tests/strategy/ilp/solve/test_message_bound.py tests/strategy/plan/test_plan.py \
   tests/executor/test_checkpoint.py
 
-.PHONY: demo quick test lint docs clean
+.PHONY: demo quick test long lint docs clean
 
 demo: $(STAMP)
 	$(VENV)/bin/sbplan demo
@@ -26,6 +26,10 @@ quick: $(STAMP)
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+# Whole commands that take minutes each: the pages as they are printed. The gate runs them, too.
+long: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m long $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -35,9 +35,9 @@ def search(model: str, **options: Any) -> SearchResult:
         InputError: an option is wrong.
         InfeasibleError, OutOfTimeError: there is no plan, or none was found in time.
     """
-    from experiments.memory_margin import found_with
-    from experiments.prices import simulated_step
-    from experiments.verbs.search import clusters_of, request_of
+    from experiments.planning.prices import simulated_step
+    from experiments.planning.request import clusters_of, request_of
+    from experiments.trainers.memory_margin import found_with
     from strategy.plan.plan import write_plan
     from strategy.search.search import search as searched
 
@@ -112,8 +112,8 @@ def train(plan: Plan | str | Path, **options: Any) -> Path:
         RunError: the run failed.
     """
     from executor.supervision.launch import launch
-    from experiments.outputs import RUNS
-    from experiments.ranks import rank_argv
+    from experiments.command.outputs import RUNS
+    from experiments.jobs.ranks import rank_argv
     from strategy.plan.plan import Plan, read_plan, write_plan
 
     folder = RUNS / f"train-{time.time_ns() // 10**6}-{os.getpid()}"

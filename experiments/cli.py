@@ -18,9 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from experiments.console import open_standard_streams, say, silence, write_out
-from experiments.exit_codes import EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_TERMINATED
-from experiments.gc_threshold import raised_gc_threshold
+from experiments.command.console import open_standard_streams, say, silence, write_out
+from experiments.command.exit_codes import EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_TERMINATED
+from experiments.command.gc_threshold import raised_gc_threshold
 from experiments.version import VERSION
 from strategy.base.errors import EnvironmentLacks, InputError, InternalError, RunError, SbplanError, did_you_mean
 from strategy.base.interruption import raised_again
@@ -179,7 +179,7 @@ def _report(message: str, code: int) -> int:
 
 
 def _report_bug(error: Exception, argv: Sequence[str]) -> int:
-    from experiments.crash import write_crash
+    from experiments.command.crash import write_crash
 
     summary = f"{type(error).__name__}: {error}"
     try:

@@ -170,7 +170,7 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/graph/builder.py: 'report' 'learning_rate' 'square'": "names of ops that nothing of a model is called by",
 }
 """File, and what stands there of the kinds of ops -> why it may."""
-TRANSLATORS = ("strategy/models/imported/", "strategy/trainers/", "experiments/torch_models.py")
+TRANSLATORS = ("strategy/models/imported/", "strategy/trainers/", "experiments/bench/torch_models.py")
 """Say what operators, activations and optimisers of other frameworks are called: they name kinds as ops do."""
 
 
@@ -435,20 +435,20 @@ STARTS = (
     "experiments.cli",
     "executor.frontend.graph",
     "executor.frontend.global_tensor",
-    "experiments.best_plan",
+    "experiments.planning.best_plan",
     "executor.exchange.horovod",
     *("executor.exchange.c_interface", "executor.exchange.c_interface.calls"),
 )
 """The command, the front end, the search that programs pass to it, the exchange of a loop of one's own, and C's."""
 RUN = (
-    *("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks"),
+    *("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.jobs.blocks"),
     *("executor.exchange.c_interface.build", "executor.gpu_acceptance.__main__"),
     *("strategy.trainers.applied", "strategy.trainers.applied.dtensor", "strategy.trainers.applied.jax_arrays"),
 )
 """With `python -m`, by `make`, by the demo, by who writes C, and by `sbplan export`, which writes them out."""
 PROOF = ("simulator.reference",)
 """What a compiled engine is proved equal to; its tests run it."""
-TIMED = ("experiments.simulator_bench",)
+TIMED = ("experiments.bench.simulator_bench",)
 """What a bench only times is not used by that."""
 
 
@@ -523,9 +523,8 @@ def test_a_room_of_the_request_is_seen(taking: str) -> None:
 
 def test_training_imports_no_search() -> None:
     """Reading and checking a plan is what every rank begins with: what looks for plans would take as long again."""
-    code = (
-        "import sys, experiments.training; print(*{name.split('.')[1] for name in sys.modules if 'strategy.' in name})"
-    )
+    names = "{name.split('.')[1] for name in sys.modules if 'strategy.' in name}"
+    code = f"import sys, experiments.jobs.training; print(*{names})"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {"plan", "lowering"} <= set(ran.stdout.split())
     assert not {"search", "bounds", "ilp"} & set(ran.stdout.split())

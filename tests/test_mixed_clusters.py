@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from experiments.what_if import what_if
+from experiments.studies.what_if import what_if
 from simulator.simulate import simulate
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, InputError

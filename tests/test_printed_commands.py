@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import VERBS, parse
-from experiments.exit_codes import EXIT_LIMIT
+from experiments.command.exit_codes import EXIT_LIMIT
 from tests.support.printed import PAGES, ROOT, Printed, printed, programs
 
 ALL = [one for page in PAGES for one in printed(page)]
@@ -83,6 +83,8 @@ SAID = {
 """How commands start -> what they say then."""
 LEFT = {"explain.md": "report.html", "trainers.md": "train.toml", "README.md": "timeline.png"}
 """Page -> a file that its commands leave."""
+LONG = {"README.md", "explain.md", "trainers.md", "what_if.md"}
+"""Pages with searches of minutes: `make long` follows them."""
 
 
 def runs_here(one: Printed) -> bool:
@@ -123,9 +125,13 @@ def test_every_program_is_run() -> None:
         assert page in (ROOT / path).read_text(), path
 
 
+def _page(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("page", sorted({one.page for one in ALL if runs_here(one)}))
+@pytest.mark.parametrize("page", [_page(name) for name in sorted({one.page for one in ALL if runs_here(one)})])
 def test_a_page_is_followed_to_the_letter(page: str, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name, words in (("sbplan", "-P -m experiments"), ("python", "")):

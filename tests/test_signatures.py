@@ -16,7 +16,7 @@ from executor.op_validation.signatures import signature_text, try_listed
 from executor.op_validation.subject import subjects_of
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.kernels.numpy import NumpyKernels
-from experiments.op_checks import check_kind
+from experiments.machine.op_checks import check_kind
 from strategy.graph import signature
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import AxisSignature, Call, Example, OpDef, elementwise_signatures

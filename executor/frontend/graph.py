@@ -226,7 +226,7 @@ class Graph(Module):
         Args:
             cluster: what it is trained on.
             feeds: what fills each argument of `build`, and the shape of a sample of it.
-            find: the search: gives the best plan for a request (`experiments.best_plan`).
+            find: the search: gives the best plan for a request (`experiments.planning.best_plan`).
             global_batch: samples per step; by default that of `training`.
             pins: what is fixed of the plan.
 

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from experiments.prices import simulated_step
+from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, SbplanError
 from strategy.base.units import format_bytes

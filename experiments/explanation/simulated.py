@@ -30,7 +30,7 @@ def read_simulated(path: Path) -> SimulatedPlan:
         InputError: the file is missing, or no plan.
         PlanError: the plan is not what it claims.
     """
-    from experiments.verbs.verify import refusal
+    from strategy.plan.verify import refusal
 
     plan = read_plan(path)
     accepted = admitted(plan, partial(simulate, peak_flop_per_s=plan.peak_flop_per_s))
@@ -41,7 +41,7 @@ def read_simulated(path: Path) -> SimulatedPlan:
 
 def simulated(plan: Plan) -> SimulatedPlan:
     """A plan that was just made: it is simulated, and not verified again."""
-    from experiments.verbs.simulate import program_of
+    from experiments.planning.prices import program_of
 
     program = program_of(plan, plan.cost)
     found = simulate(program, peak_flop_per_s=plan.peak_flop_per_s)

@@ -1,8 +1,8 @@
 """Time by cause: where the time of a simulated step goes, as parts that add up to it.
 
     forward, recompute, backward, update      computing
-    exchange, gathers, collectives, transfers  communication that nothing hides: `experiments.exposure` says which is
-                                              which
+    exchange, gathers, collectives, transfers  communication that nothing hides: which is which says
+                                              `experiments.explanation.exposure`
     local                                     copies between host and device, slices, loading
     imbalance                                 what the busiest rank does more than the mean rank, which waits for it
     bubble                                    what even the busiest rank waits: the schedule fills and drains
@@ -21,7 +21,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.exposure import COLLECTIVES, COMPUTE, EXCHANGE, GATHERS, TRANSFERS, communication_causes, covered_ns
+from experiments.explanation.exposure import (
+    COLLECTIVES,
+    COMPUTE,
+    EXCHANGE,
+    GATHERS,
+    TRANSFERS,
+    communication_causes,
+    covered_ns,
+)
 from simulator.simulate import Simulation
 from strategy.graph.graph import Phase
 from strategy.layout.objective import Priced

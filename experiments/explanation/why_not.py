@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from experiments.explanation.constraint import Constraint, dividing_constraint, memory_constraint
-from experiments.prices import simulated_step
+from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, OutOfTimeError
 from strategy.bounds.configurations import mesh_groups

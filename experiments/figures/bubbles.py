@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.figures.style import COLOURS, MARKERS, PAGE_IN, doubling, panels
-from experiments.suites.results import ExperimentResult
+from experiments.store.results import ExperimentResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

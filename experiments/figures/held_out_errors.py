@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from experiments.figures.held_out import HeldOutPoint
 from experiments.figures.held_out import data as held_out_points
 from experiments.figures.style import COLOURS, panels
-from experiments.suites.results import ExperimentResult
+from experiments.store.results import ExperimentResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from experiments.figures.scaling_rate import ScaledStep
 from experiments.figures.scaling_rate import data as scaled_steps
 from experiments.figures.style import COLOURS, PAGE_IN, panels
-from experiments.suites.results import ExperimentResult
+from experiments.store.results import ExperimentResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from experiments.figures.search_ratios import SearchedStep
 from experiments.figures.search_ratios import data as searched_steps
 from experiments.figures.style import COLOURS, MARKERS, panels
-from experiments.suites.results import ExperimentResult
+from experiments.store.results import ExperimentResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.suites.results import ExperimentResult
+from experiments.store.results import ExperimentResult
 from simulator.figures import timeline_figure
 from strategy.graph.graph import Phase
 from strategy.program.timeline import Timeline
@@ -31,7 +31,7 @@ def data(results: Sequence[ExperimentResult]) -> Sequence[StepTimelines]:
     from dataclasses import replace
 
     from executor.train import program_of
-    from experiments.demo_report import phases_of, typical_step
+    from experiments.figures.typical_step import phases_of, typical_step
     from simulator.engine import run as simulate_acts
     from strategy.cost.calibrate import read_calibration
     from strategy.plan.plan import read_plan

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.figures.style import COLOURS, panels
-from experiments.suites.results import ExperimentResult
+from experiments.store.results import ExperimentResult
 from strategy.hardware.devices import GIB
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from experiments.figures.style import COLOURS, MARKERS, panels
 from experiments.figures.zero_memory import SavedMemory
 from experiments.figures.zero_memory import data as memory_rows
-from experiments.suites.results import ExperimentResult
+from experiments.store.results import ExperimentResult
 from strategy.hardware.devices import GIB
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from experiments.logs.trainer_log import TrainerLog
-from experiments.verbs.simulate import program_of
+from experiments.planning.prices import program_of
 from simulator.simulate import simulate
 from strategy.cost.calibrate import Calibration, calibrate, refine, scale
 from strategy.cost.cost import CostModel

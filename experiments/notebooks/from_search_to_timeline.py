@@ -19,7 +19,7 @@
 from IPython.display import Image
 
 from experiments import search, simulate, train
-from experiments.demo_report import phases_of, typical_step
+from experiments.figures.typical_step import phases_of, typical_step
 from simulator.figures import timeline_figure
 from strategy.program.timeline import read_timeline
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.outputs import csv_text
+from experiments.command.outputs import csv_text
 from experiments.published.rows import Row, defaults
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.estimate import estimate

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
-from experiments.outputs import clean_stdout
-from experiments.prices import KeptSimulations
+from experiments.command.outputs import clean_stdout
+from experiments.planning.config_text import degrees
+from experiments.planning.prices import KeptSimulations
 from experiments.published.cells import read_cells
 from experiments.published.closed_form_judge import Judgement, judged
 from experiments.published.configurations import Configuration
 from experiments.published.fitting import TRAINING, reference
 from experiments.published.scores import measured_seconds
 from experiments.published.step_causes import StepCauses, difference, step_causes
-from experiments.verbs.search import degrees
 from simulator.simulate import Simulation
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, InputError, OutOfTimeError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from experiments.explanation.simulated import SimulatedPlan, simulated
 from experiments.explanation.time_by_cause import differences_by_cause_s, grouped_s
 from experiments.explanation.why_not import pinned_request
-from experiments.prices import simulated_step
+from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.layout.config import Recompute

@@ -42,11 +42,10 @@ def outcome(experiment: Experiment, folder: Path) -> Summary:
 
 
 def _search(experiment: SearchExperiment, folder: Path) -> Summary:
-    from experiments.pins import pins_of
-    from experiments.prices import KeptSimulations
-    from experiments.settings import read_training
-    from experiments.verbs.search import document
-    from experiments.verbs.simulate import program_of
+    from experiments.planning.answer import document
+    from experiments.planning.pins import pins_of
+    from experiments.planning.prices import KeptSimulations, program_of
+    from experiments.planning.settings import read_training
     from simulator.simulate import simulate
     from strategy.base.budget import Budget
     from strategy.cost.cost import CostModel
@@ -83,8 +82,8 @@ def _search(experiment: SearchExperiment, folder: Path) -> Summary:
 
 
 def _baselines(experiment: BaselineExperiment, _folder: Path) -> Summary:
-    from experiments.joint_bench import compare
-    from experiments.joint_problems import JointProblem
+    from experiments.bench.joint_bench import compare
+    from experiments.bench.joint_problems import JointProblem
     from strategy.hardware.presets import find_cluster
     from strategy.models import find_preset
 
@@ -163,8 +162,8 @@ def _published(_experiment: PublishedExperiment, _folder: Path) -> Summary:
 
 
 def _loop(experiment: LoopExperiment, folder: Path) -> Summary:
-    from experiments.demo_report import draw
-    from experiments.loop import document, run_loop
+    from experiments.loop.demo_report import draw
+    from experiments.loop.loop import document, run_loop
 
     found = run_loop(experiment.ranks, folder, blocks=experiment.blocks, steps=experiment.steps, progress=_quiet)
     draw(found, folder)

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, cast
 
 from executor.supervision.environment import find_rank
-from experiments.store import RunRecord, RunStatus, RunStore
+from experiments.store.results import VERB, read_results
+from experiments.store.store import RunRecord, RunStatus, RunStore
 from experiments.suites.experiment import LoopExperiment
 from experiments.suites.outcomes import Summary, outcome
-from experiments.suites.results import VERB, read_results
 from experiments.suites.suite import SuiteExperiment
 from strategy.base.errors import InternalError, SbplanError
 

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, positive_int, seconds
-from experiments.console import emit, say, write_out
+from experiments.command.arguments import add_json, positive_int, seconds
+from experiments.command.console import emit, say, write_out
 from strategy.base.errors import RunError
 
 if TYPE_CHECKING:
-    from experiments.joint_bench import JointComparison
-    from experiments.search_bench import Comparison
+    from experiments.bench.joint_bench import JointComparison
+    from experiments.bench.search_bench import Comparison
 
 SUBJECTS = ("cpu", "search", "joint", "objective", "simulator", "exchange")
 TIME_LIMIT_S = 20.0
@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
         return bench_objective(args.pairs, args.seed, args.time_limit, json=args.json)
     if args.subject == "joint":
         return bench_joint(args.pairs, args.seed, args.time_limit, json=args.json)
-    from experiments.outputs import clean_stdout
-    from experiments.search_bench import compare, table
-    from experiments.search_problems import contest_problems, preset_problems
+    from experiments.bench.search_bench import compare, table
+    from experiments.bench.search_problems import contest_problems, preset_problems
+    from experiments.command.outputs import clean_stdout
 
     started = time.perf_counter()
     entries = (*preset_problems(), *contest_problems())
@@ -107,9 +107,9 @@ def bench_joint(pairs: int, seed: int, time_limit_s: float, *, json: bool) -> in
     Raises:
         RunError: another method found something faster than ours, or the pairs cover too little.
     """
-    from experiments.joint_bench import compare, summary, summary_lines, table
-    from experiments.joint_problems import covered, joint_problems
-    from experiments.outputs import clean_stdout
+    from experiments.bench.joint_bench import compare, summary, summary_lines, table
+    from experiments.bench.joint_problems import covered, joint_problems
+    from experiments.command.outputs import clean_stdout
 
     started, problems = time.perf_counter(), joint_problems(pairs, seed)
     done: list[JointComparison] = []
@@ -156,9 +156,9 @@ def bench_objective(pairs: int, seed: int, time_limit_s: float, *, json: bool) -
     Raises:
         RunError: an objective is too far off its simulation, or the pairs cover too little.
     """
-    from experiments.objective_bench import check_close, check_covered, covered, line, measured, summary, table
-    from experiments.objective_problems import QUOTAS, pinned_problems
-    from experiments.outputs import clean_stdout
+    from experiments.bench.objective_bench import check_close, check_covered, covered, line, measured, summary, table
+    from experiments.bench.objective_problems import QUOTAS, pinned_problems
+    from experiments.command.outputs import clean_stdout
 
     started, done = time.perf_counter(), []
     for number in range(pairs):
@@ -191,9 +191,9 @@ def bench_cpu(out: Path | None, blocks: int, *, json: bool) -> int:
     from executor.supervision.environment import rank_environment
 
     rank_environment()  # before NumPy is imported: this process measures a core, too
-    from experiments.cpu_bench import compare, lines
-    from experiments.cpu_models import CPU_MODELS
-    from experiments.outputs import RUNS
+    from experiments.bench.cpu_bench import compare, lines
+    from experiments.bench.cpu_models import CPU_MODELS
+    from experiments.command.outputs import RUNS
 
     folder = out or RUNS / f"cpu-{time.time_ns() // 10**6}"
     found = compare(list(CPU_MODELS), folder, blocks, say)
@@ -206,8 +206,8 @@ def bench_cpu(out: Path | None, blocks: int, *, json: bool) -> int:
 
 def bench_exchange(out: Path | None, blocks: int, *, json: bool) -> int:
     """Time exchanges of gradients on two emulated nodes, and print what follows or the document with all samples."""
-    from experiments.exchange_bench import lines, run_trials
-    from experiments.outputs import RUNS
+    from experiments.bench.exchange_bench import lines, run_trials
+    from experiments.command.outputs import RUNS
 
     folder = out or RUNS / f"exchange-{time.time_ns() // 10**6}"
     found = run_trials(folder, blocks, LINK_GBIT_PER_S, say)
@@ -220,7 +220,7 @@ def bench_exchange(out: Path | None, blocks: int, *, json: bool) -> int:
 
 def bench_simulator(*, json: bool) -> int:
     """Print how fast each way of simulating is."""
-    from experiments.simulator_bench import speeds
+    from experiments.bench.simulator_bench import speeds
 
     found = []
     for speed in speeds():

@@ -6,8 +6,8 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from experiments.arguments import add_json
-from experiments.console import emit, say, write_out
+from experiments.command.arguments import add_json
+from experiments.command.console import emit, say, write_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

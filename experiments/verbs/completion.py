@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from importlib import import_module
 
-from experiments.console import write_out
+from experiments.command.console import write_out
 
 SHELLS = ("bash", "zsh", "fish")
 _BASH = """\

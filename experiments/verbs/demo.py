@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.arguments import add_json, positive_int
-from experiments.outputs import RUNS
+from experiments.command.arguments import add_json, positive_int
+from experiments.command.outputs import RUNS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
     from executor.supervision.environment import rank_environment
 
     rank_environment()  # before NumPy is imported: this process measures a core, too
-    from experiments.console import emit, say
-    from experiments.demo_report import draw, table
-    from experiments.loop import document, run_loop
-    from experiments.store import RunStatus, RunStore
+    from experiments.command.console import emit, say
+    from experiments.loop.demo_report import draw, table
+    from experiments.loop.loop import document, run_loop
+    from experiments.store.store import RunStatus, RunStore
     from strategy.base.errors import InputError
 
     if args.ranks < 2 or args.steps < 3 or args.blocks < 3:

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json
-from experiments.console import emit, say
-from experiments.outputs import check_output_path
+from experiments.command.arguments import add_json
+from experiments.command.console import emit, say
+from experiments.command.outputs import check_output_path
 from strategy.base.errors import EnvironmentLacks, InputError, RunError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def write_allocated(args: argparse.Namespace) -> int:
         InputError: there is nowhere to write to, two sources of nodes or none, or one that is wrong.
     """
     from executor.supervision.environment import slurm_variables
-    from experiments.allocated import described, nodes_of_hostfile, nodes_of_slurm, topology_of
+    from experiments.machine.allocated import described, nodes_of_hostfile, nodes_of_slurm, topology_of
     from strategy.base.files import write_atomic
     from strategy.hardware.cluster_file import write_cluster
 
@@ -152,7 +152,7 @@ def check_ops(args: argparse.Namespace) -> int:
     """
     from executor.runtime.kernels.base import open_kernels
     from executor.supervision.environment import rank_environment
-    from experiments.op_checks import Coverage, check_kind, stale_reasons, total
+    from experiments.machine.op_checks import Coverage, check_kind, stale_reasons, total
     from strategy.graph.ops import REGISTRY, op_definition
 
     rank_environment()
@@ -178,7 +178,7 @@ def check_ops(args: argparse.Namespace) -> int:
 
 def look() -> Iterator[Check]:
     """Everything that is checked, in the order in which it is printed."""
-    from experiments.machine import memory_bytes, num_cores
+    from experiments.machine.machine import memory_bytes, num_cores
     from strategy.base.units import format_bytes
 
     yield Check("cores", True, str(num_cores()))
@@ -242,7 +242,7 @@ def numpy_and_blas() -> str:
 
 def measured(path: Path | None) -> Cluster:
     """This machine as a cluster, said and, if asked for, written."""
-    from experiments.machine import find_machine
+    from experiments.machine.machine import find_machine
     from strategy.base.files import write_atomic
     from strategy.base.units import format_seconds
     from strategy.hardware.cluster_file import write_cluster

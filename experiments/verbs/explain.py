@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, seconds
-from experiments.console import emit, say
+from experiments.command.arguments import add_json, seconds
+from experiments.command.console import emit, say
 
 if TYPE_CHECKING:
     from experiments.explanation.alternatives import Alternative
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify and simulate the plan, then answer what is asked."""
     from experiments.explanation.binding import binding
     from experiments.explanation.simulated import read_simulated
-    from experiments.pins import pins_of_settings
+    from experiments.planning.pins import pins_of_settings
     from strategy.base.budget import Budget
 
     pins = None if args.why_not is None else pins_of_settings([word for text in args.why_not for word in text.split()])
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         found["diff"] = {"plan": str(args.diff), **difference_document(one.causes, other.causes)}
         lines.append(difference_text(str(args.diff), one, other))
     if pins is not None:
+        from experiments.command.outputs import clean_stdout
         from experiments.explanation.why_not import pinned_request, why_not
-        from experiments.outputs import clean_stdout
 
         with clean_stdout():
             answer = why_not(pinned_request(one.plan, pins), budget)
@@ -127,7 +127,7 @@ def difference_document(one: TimeByCause, other: TimeByCause) -> dict[str, objec
 def difference_text(name: str, one: SimulatedPlan, other: SimulatedPlan) -> str:
     """What another plan takes more, for people: the causes that count, the largest first."""
     from experiments.explanation.time_by_cause import differences_by_cause_s
-    from experiments.verbs.search import degrees
+    from experiments.planning.config_text import degrees
     from strategy.base.units import format_seconds
 
     before_s, after_s = one.causes.step_time_s, other.causes.step_time_s

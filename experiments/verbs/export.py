@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.arguments import TRAINERS, add_json
-from experiments.console import emit, say
-from experiments.outputs import check_output_path
+from experiments.command.arguments import TRAINERS, add_json
+from experiments.command.console import emit, say
+from experiments.command.outputs import check_output_path
 from strategy.base.errors import InputError
 
 PROGRAMS = ("dtensor", "jax")

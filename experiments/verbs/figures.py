@@ -10,14 +10,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import add_json
-from experiments.console import emit, say
-from experiments.outputs import RUNS, check_output_path, csv_text, make_folder
+from experiments.command.arguments import add_json
+from experiments.command.console import emit, say
+from experiments.command.outputs import RUNS, check_output_path, csv_text, make_folder
 from strategy.base.errors import InputError
 from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
-    from experiments.suites.results import ExperimentResult
+    from experiments.store.results import ExperimentResult
 
 COMPUTED = ("schedules", "scaling")
 """Need no runs."""
@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _results(store: Path) -> tuple[ExperimentResult, ...]:
-    from experiments.store import RunStore
-    from experiments.suites.results import read_results
+    from experiments.store.results import read_results
+    from experiments.store.store import RunStore
 
     hint = f"type 'sbplan run all.toml --quick --out {store}' first"
     try:
@@ -102,8 +102,8 @@ def latest(results: Sequence[ExperimentResult], suite: str) -> list[ExperimentRe
 def _drawn(module: Any, rows: Sequence[Any], path: Path) -> Iterator[Path]:
     import matplotlib
 
+    from experiments.figures.picture import save
     from experiments.figures.style import SETTINGS
-    from experiments.verbs.simulate import save
 
     with matplotlib.rc_context(SETTINGS):
         picture = module.figure(rows)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.arguments import add_json
-from experiments.console import emit, say
-from experiments.outputs import check_output_path
+from experiments.command.arguments import add_json
+from experiments.command.console import emit, say
+from experiments.command.outputs import check_output_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

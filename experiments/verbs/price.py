@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.arguments import add_json, positive_int, seconds, tokens
-from experiments.console import emit, say
-from experiments.outputs import clean_stdout
+from experiments.command.arguments import add_json, positive_int, seconds, tokens
+from experiments.command.console import emit, say
+from experiments.command.outputs import clean_stdout
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 
 if TYPE_CHECKING:
-    from experiments.trainer_prices import SearchedInstead
+    from experiments.trainers.trainer_prices import SearchedInstead
     from strategy.hardware.cluster import Cluster
     from strategy.trainers.priced import PricedMachine, TrainerPrice
     from strategy.trainers.read import ReadConfiguration
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the file, price it, search, print."""
-    from experiments.trainer_prices import days, searched, table, told, why_not_searched
+    from experiments.trainers.trainer_prices import days, searched, table, told, why_not_searched
     from strategy.base.budget import Budget
     from strategy.closed_form.calibration import shipped
     from strategy.trainers.priced import priced
@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
 def machine_for(args: argparse.Namespace, found: ReadConfiguration) -> tuple[PricedMachine, Cluster | None]:
     """On what it is priced."""
-    from experiments.machine import find_machine
-    from experiments.trainer_prices import cluster_of, machine_of, machine_of_cluster
+    from experiments.machine.machine import find_machine
+    from experiments.trainers.trainer_prices import cluster_of, machine_of, machine_of_cluster
 
     if args.cluster is not None:
         if args.gpus or args.gpu:

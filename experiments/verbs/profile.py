@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.arguments import add_json
-from experiments.outputs import RUNS
+from experiments.command.arguments import add_json
+from experiments.command.outputs import RUNS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +34,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _profile(args: argparse.Namespace) -> int:
-    from experiments.profiling import profile_ranks
+    from experiments.jobs.profiling import profile_ranks
 
     return profile_ranks(args.out, args.write, json=args.json)

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json
-from experiments.console import emit, say
-from experiments.outputs import check_output_path
+from experiments.command.arguments import add_json
+from experiments.command.console import emit, say
+from experiments.command.outputs import check_output_path
 from strategy.base.errors import InputError, present
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, write, and say how wrong each run's prediction was and is."""
     from experiments.logs.corrections import corrected, errors_of, of_data_sheet
-    from experiments.prices import read_calibration_of
+    from experiments.planning.prices import read_calibration_of
     from strategy.base.units import format_seconds
     from strategy.cost.calibrate import write_calibration
 
@@ -154,9 +154,8 @@ def read_logged(plan: Path, log: Path) -> LoggedRun:
     """
     from experiments.logs.corrections import LoggedRun
     from experiments.logs.trainer_log import read_trainer_log
-    from experiments.verbs.verify import refusal
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import verify
+    from strategy.plan.verify import refusal, verify
 
     found = LoggedRun(read_plan(plan), read_trainer_log(log))
     problems = verify(found.plan)
@@ -179,10 +178,9 @@ def read_run(folder: Path) -> MeasuredRun:
     Raises:
         InputError: one is missing or damaged, the plan is refused, or nothing was measured.
     """
-    from experiments.verbs.verify import refusal
     from strategy.cost.calibrate import read_measurements
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import verify
+    from strategy.plan.verify import refusal, verify
     from strategy.program.timeline import read_timeline
 
     if not folder.is_dir():
@@ -221,7 +219,7 @@ def _of_alike_nodes(one: Cluster, other: Cluster) -> bool:
 
 def refined(old: Calibration, runs: Sequence[MeasuredRun]) -> Calibration:
     """The old calibration, corrected by what the runs measured."""
-    from experiments.refinement import Observation, refine_by
+    from experiments.loop.refinement import Observation, refine_by
     from strategy.plan.observe import act_overhead_s
 
     observations = [
@@ -233,7 +231,7 @@ def refined(old: Calibration, runs: Sequence[MeasuredRun]) -> Calibration:
 
 def error_of(found: MeasuredRun, old: Calibration, new: Calibration) -> Misprediction:
     """How wrong a run's prediction was and is."""
-    from experiments.refinement import predict_s
+    from experiments.loop.refinement import predict_s
 
     measured_s = measured_step_s(found)
     before_s, after_s = (predict_s(found.plan, calibration) for calibration in (old, new))

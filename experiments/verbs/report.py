@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, seconds
-from experiments.console import emit, say
-from experiments.outputs import check_output_path
+from experiments.command.arguments import add_json, seconds
+from experiments.command.console import emit, say
+from experiments.command.outputs import check_output_path
 from strategy.base.errors import CertificateError, InputError, PlanError
 from strategy.base.files import write_atomic
 
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, verify, simulate, look at other plans, and write the page."""
+    from experiments.command.outputs import clean_stdout
     from experiments.explanation.simulated import read_simulated
-    from experiments.outputs import clean_stdout
     from experiments.reporting.others import other_plans
     from experiments.reporting.report import page, report_document
     from experiments.verbs.simulate import document as simulation_document
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             others = list(other_plans(one, args.others, Budget.of(args.time_limit)))
     simulation = simulation_document(one.found)
     if measured is not None and one.program.alike and plan.ranks <= MOST_UNFOLDED:
-        from experiments.verbs.simulate import program_of
+        from experiments.planning.prices import program_of
         from simulator.simulate import simulate
 
         # Every rank is drawn above what it did; the figures are those of the folded program.

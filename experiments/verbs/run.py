@@ -10,10 +10,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from experiments.arguments import add_json
-from experiments.console import emit, say
-from experiments.exit_codes import EXIT_LIMIT
-from experiments.outputs import RUNS, clean_stdout
+from experiments.command.arguments import add_json
+from experiments.command.console import emit, say
+from experiments.command.exit_codes import EXIT_LIMIT
+from experiments.command.outputs import RUNS, clean_stdout
 from strategy.base.errors import RunError
 
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from executor.supervision.environment import rank_environment
 
     rank_environment()  # before NumPy: ranks compute with one thread, and so does what times them
-    from experiments.store import RunStore
+    from experiments.store.store import RunStore
     from experiments.suites.running import run_suite
     from experiments.suites.suite import find_suite, read_suite
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, positive_int
-from experiments.console import emit, say, write_out
-from experiments.outputs import RUNS, check_output_path, csv_text
+from experiments.command.arguments import add_json, positive_int
+from experiments.command.console import emit, say, write_out
+from experiments.command.outputs import RUNS, check_output_path, csv_text
 from strategy.base.errors import InputError, printable
 from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
-    from experiments.store import RunRecord, RunStore
+    from experiments.store.store import RunRecord, RunStore
 
 ACTIONS = ("list", "show", "compare", "export", "delete")
 EXPORTS = (".csv", ".json")
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what is asked for with the runs that are named."""
-    from experiments.store import RunStore
+    from experiments.store.store import RunStore
 
     _check(args)
     store = RunStore(args.store)
@@ -97,7 +97,7 @@ def _chosen(store: RunStore, ids: Sequence[int]) -> list[RunRecord]:
 
 
 def _delete(store: RunStore, ids: Sequence[int], *, unfinished: bool, json: bool) -> int:
-    from experiments.store import RunStatus
+    from experiments.store.store import RunStatus
 
     running = [run.id for run in store.list() if run.id in ids and run.status is RunStatus.RUNNING]
     if running and not unfinished:

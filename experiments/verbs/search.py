@@ -11,16 +11,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import TRAINERS, add_json, fit_probability, gpu_range, positive_int, seconds, share, tokens
-from experiments.console import emit, say
-from experiments.exit_codes import EXIT_LIMIT
-from experiments.outputs import check_output_path, clean_stdout, make_folder
+from experiments.command.arguments import (
+    TRAINERS,
+    add_json,
+    fit_probability,
+    gpu_range,
+    positive_int,
+    seconds,
+    share,
+    tokens,
+)
+from experiments.command.console import emit, say
+from experiments.command.exit_codes import EXIT_LIMIT
+from experiments.command.outputs import check_output_path, clean_stdout, make_folder
+from experiments.planning.request import GAP, TIME_LIMIT_S, clusters_of, request_of
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
 
 if TYPE_CHECKING:
-    from experiments.gpu_counts import CountAnswer
+    from experiments.planning.gpu_counts import CountAnswer
     from strategy.cost.calibrate import Calibration
     from strategy.hardware.cluster import Cluster
     from strategy.layout.config import PlanConfig
@@ -29,8 +39,6 @@ if TYPE_CHECKING:
     from strategy.space.request import Request
 
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
-TIME_LIMIT_S = 120.0
-GAP = 0.01
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +135,7 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         default=TIME_LIMIT_S,
         metavar="S",
         help="stop solving after so many seconds with the best plan so far (default: %(default)g); where the pins "
-        "leave one candidate, a third of that goes into improving its plan",
+        "leave one candidate, an eighth of that goes into improving its plan",
     )
     parser.add_argument(
         "--gap",
@@ -152,12 +160,13 @@ def run(args: argparse.Namespace) -> int:
 
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
-    from experiments.gpu_counts import training_cost
-    from experiments.memory_margin import found_with
-    from experiments.prices import simulated_step
-    from experiments.stopping import exit_code, stopping
-    from experiments.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
-    from experiments.verbs.simulate import check_format
+    from experiments.command.stopping import exit_code, stopping
+    from experiments.figures.picture import check_format
+    from experiments.planning.answer import document, summary, without_plan
+    from experiments.planning.gpu_counts import training_cost
+    from experiments.planning.prices import simulated_step
+    from experiments.trainers.memory_margin import found_with
+    from experiments.trainers.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
@@ -211,36 +220,12 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_LIMIT if result.status == Status.LIMIT else 0
 
 
-def clusters_of(args: argparse.Namespace) -> list[Cluster]:
-    """The cluster that the arguments name, or one for every count of GPUs.
-
-    Raises:
-        InputError: they name none, or both a cluster and a number of GPUs, or a range without what it is compared by.
-    """
-    from experiments.gpu_counts import clusters_of_gpus
-    from experiments.machine import find_machine
-
-    if args.cluster is not None and (args.gpus or args.gpu):
-        raise InputError("--cluster and --gpus both say what there is", hint="leave one of them out")
-    if args.cluster is not None:
-        return [find_machine(args.cluster)]
-    if args.gpus is None or args.gpu is None:
-        needed = "--cluster CLUSTER, or --gpus N[..M] with --gpu NAME"
-        raise InputError("nothing says what to train on", expected=needed, hint="see 'sbplan search --help'")
-    clusters = clusters_of_gpus(args.gpu, *args.gpus)
-    if len(clusters) > 1 and args.tokens is None:
-        raise InputError("counts of GPUs are compared by days and GPU-hours", hint="give --tokens too")
-    if len(clusters) > 1 and args.dump_passes is not None:
-        raise InputError("--dump-passes writes the passes of one plan", hint="give one number of --gpus")
-    return clusters
-
-
 def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: float, budget: Budget) -> int:
     """Bound every count of GPUs, search those on the front, write a plan of each, print."""
-    from experiments.gpu_counts import answered, overall, table
-    from experiments.memory_margin import found_with
-    from experiments.prices import simulated_step
-    from experiments.stopping import exit_code, stopping
+    from experiments.command.stopping import exit_code, stopping
+    from experiments.planning.gpu_counts import answered, overall, table
+    from experiments.planning.prices import simulated_step
+    from experiments.trainers.memory_margin import found_with
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
@@ -264,7 +249,7 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
         emit({"status": status, "gpu_counts": counts, "search_time_s": time.perf_counter() - started})
     say(table(answers))
     if args.figure is not None:
-        from experiments.counts_figure import draw
+        from experiments.figures.counts_figure import draw
 
         draw(answers, args.figure)
     if any(one.result is not None and one.result.interrupted for one in answers):
@@ -280,6 +265,7 @@ def _path_of(out: Path, one: CountAnswer) -> Path:
 
 def _count_document(one: CountAnswer, out: Path, calibration: Calibration | None) -> dict[str, object]:
     """What JSON has of one count: `bound` is null where nothing fits, `search` where there was none."""
+    from experiments.planning.answer import document
     from strategy.plan.plan import config_document
 
     bound = search = None
@@ -303,38 +289,6 @@ def dump_passes(plan: Plan, folder: Path) -> None:
     planned_graph(plan.model, plan.training, plan.config, PassDump(folder))
 
 
-def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Calibration | None]:
-    """What the arguments ask for on a cluster, and the calibration that it is priced by."""
-    from experiments.pins import read_pins
-    from experiments.prices import read_calibration_of
-    from experiments.settings import read_training
-    from strategy.cost.cost import CostModel
-    from strategy.models import find_preset, model_name
-    from strategy.space.deduce import Deduction
-    from strategy.space.request import Pins, Request
-
-    preset = find_preset(args.model, sequence=args.seq)
-    pins = Pins() if args.pin is None else read_pins(args.pin)
-    calibration = None if args.calibration is None else read_calibration_of(cluster, args.calibration)
-    request = Request(
-        model_name=model_name(args.model),
-        model=preset.model,
-        training=read_training(args.global_batch or preset.global_batch, args.training, bf16=cluster.device.has_bf16),
-        cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
-        memory_limit_bytes=cluster.largest_memory_bytes,
-        pins=pins,
-        deduction=None if args.deduce is None else Deduction(args.deduce),
-        gap=args.gap,
-        incumbents=not args.no_incumbents,
-    )
-    if args.trainer is not None:
-        from experiments.trainer_search import for_trainer
-        from strategy.space.trainer_space import TargetTrainer
-
-        request = for_trainer(request, TargetTrainer(args.trainer))
-    return request, calibration
-
-
 @contextmanager
 def progress() -> Iterator[Watch | None]:
     """A line on stderr that says which candidate is being solved, the bound and the best, if stderr is a terminal."""
@@ -353,102 +307,8 @@ def progress() -> Iterator[Watch | None]:
 
 def progress_text(config: PlanConfig, bound_ns: int, best_ns: int | None) -> str:
     """What is being solved, and what is known of the step by then."""
+    from experiments.planning.config_text import degrees
     from strategy.base.units import format_seconds
 
     best = "none yet" if best_ns is None else format_seconds(best_ns / 1e9)
     return f"{degrees(config)}; bound {format_seconds(bound_ns / 1e9)}, best {best}"
-
-
-def degrees(config: PlanConfig) -> str:
-    """A configuration in one phrase."""
-    from strategy.base.units import format_bytes
-
-    laps = f" x {config.virtual_stages}" if config.virtual_stages > 1 else ""
-    recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
-    offloads = "" if config.offload == "none" else f", offload of {config.offload}"
-    runs = f", layers {' + '.join(map(str, config.runs))}" if config.runs else ""
-    order = f", stages on shares {' '.join(map(str, config.stage_order))} of the ranks" if config.stage_order else ""
-    streams = f" over {config.exchange_streams} streams" if config.exchange_streams > 1 else ""
-    buckets = f", gradients in buckets of {format_bytes(config.bucket_bytes)}{streams}" if config.bucket_bytes else ""
-    strides = f", strides {' '.join(map(str, config.strides))}" if config.strides else ""
-    experts = f", ep {config.ep}" if config.ep > 1 else ""
-    return (
-        f"dp {config.dp}{experts}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
-        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
-        f"{runs}{order}{strides}{recomputes}{offloads}{buckets}"
-    )
-
-
-def document(
-    result: SearchResult, path: Path, calibration: Calibration | None, *, search_time_s: float
-) -> dict[str, object]:
-    """The JSON document of a search."""
-    from experiments.prices import extrapolated
-    from strategy.plan.plan import config_document
-
-    plan, claims = result.plan, result.plan.claims
-    mfu, hfu = utilisation(plan)
-    return {
-        "status": str(result.status),
-        "step_time_s": claims.step_time_s,
-        "objective_s": claims.objective_s,
-        "lower_bound_s": claims.lower_bound_s,
-        "gap": claims.gap,
-        "simulated_lower_bound_s": claims.simulated_lower_bound_s,
-        "search_time_s": search_time_s,
-        "config": config_document(plan.config),
-        "precision": str(plan.training.precision),
-        "parameters": plan.model.parameters,
-        "peak_memory_bytes": list(claims.peak_memory_bytes),
-        "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
-        "memory_limit_bytes": claims.memory_limit_bytes,
-        "fit_probability": None if claims.fit is None else claims.fit.probability,
-        "tokens_per_s": plan.tokens_per_step / claims.step_time_s,
-        "mfu": mfu,
-        "hfu": hfu,
-        "runners_up": [
-            {"config": config_document(config), "step_time_s": step_time_s} for config, step_time_s in result.runners_up
-        ],
-        "plan": str(path),
-        "plan_hash": plan.plan_hash,
-        "num_candidates": result.num_candidates,
-        "extrapolated": extrapolated(plan, calibration),
-    }
-
-
-def without_plan(status: Status, request: Request, started: float) -> dict[str, object]:
-    """The JSON document of a search that found no plan: every key of the contract, null where there is nothing."""
-    nothing = ("step_time_s", "objective_s", "lower_bound_s", "gap", "simulated_lower_bound_s", "config")
-    figures = ("precision", "peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "plan")
-    return {
-        "status": status,
-        "parameters": request.model.parameters,
-        **dict.fromkeys((*nothing, *figures)),
-        "search_time_s": time.perf_counter() - started,
-        "memory_limit_bytes": request.memory_limit_bytes,
-        "runners_up": [],
-    }
-
-
-def utilisation(plan: Plan) -> tuple[float, float]:
-    """FLOPs per second over those of the devices' data sheet: the model's, and all that are done."""
-    from strategy.lowering.lower import hardware_flop, model_flop
-
-    peak_flop = plan.ranks * plan.peak_flop_per_s * plan.claims.step_time_s
-    return model_flop(plan.graph, plan.pipeline) / peak_flop, hardware_flop(plan.graph, plan.pipeline) / peak_flop
-
-
-def summary(result: SearchResult, path: Path) -> str:
-    """The answer in two lines, for people."""
-    from strategy.base.units import format_bytes, format_seconds
-
-    plan, claims = result.plan, result.plan.claims
-    peak, limit = format_bytes(max(claims.peak_memory_bytes)), format_bytes(claims.memory_limit_bytes)
-    if claims.fit is not None:
-        limit += f", which fits with probability {claims.fit.probability:g}"
-    return (
-        f"{path}: {degrees(plan.config)}, precision {plan.training.precision}; "
-        f"{format_seconds(claims.step_time_s)} a step, {peak} of {limit}\n"
-        f"{result.status}, gap {claims.gap:.2%} (objective {format_seconds(claims.objective_s)}, "
-        f"bound {format_seconds(claims.lower_bound_s)}), {result.search_time_s:.1f} s: {result.status.message}"
-    )

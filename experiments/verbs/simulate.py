@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import io
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, positive_int
-from experiments.console import emit, say
-from experiments.outputs import check_output_path
-from experiments.studies import EXCHANGES, SCHEDULES
+from experiments.command.arguments import add_json, positive_int
+from experiments.command.console import emit, say
+from experiments.command.outputs import check_output_path
+from experiments.studies.studies import EXCHANGES, SCHEDULES
 from strategy.base.errors import InputError
-from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from experiments.studies import Study
-    from experiments.unevenness import Unevenness
+    from experiments.studies.studies import Study
+    from experiments.studies.unevenness import Unevenness
     from simulator.simulate import Simulation
     from strategy.cost.cost import CostModel
     from strategy.plan.plan import Plan
     from strategy.program.program import Program
-
-FORMATS = (".png", ".pdf", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,14 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
-    from experiments.prices import extrapolated, read_calibration_of
-    from experiments.unevenness import unevenness
-    from experiments.verbs.verify import refusal
-    from experiments.what_if import what_if
+    from experiments.figures.picture import check_format
+    from experiments.planning.prices import extrapolated, program_of, read_calibration_of
+    from experiments.studies.unevenness import unevenness
+    from experiments.studies.what_if import what_if
     from simulator.simulate import simulate
     from strategy.base.units import format_seconds
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import Admitted, admitted
+    from strategy.plan.verify import Admitted, admitted, refusal
     from strategy.program.feed import fed
 
     check_output_path(args.trace, "--trace")
@@ -97,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     studied = studies(args, plan, cost, uneven)
     lost = None
     if args.mtbf is not None:
-        from experiments.failures import lost_to_failures
+        from experiments.studies.failures import lost_to_failures
 
         lost = lost_to_failures(program, cost, mtbf=args.mtbf, restart=args.restart, save=args.save)
     if args.trace is not None:
@@ -128,7 +122,7 @@ def studies(args: argparse.Namespace, plan: Plan, cost: CostModel, uneven: Uneve
     Raises:
         InputError: uneven ranks under a study of even ones.
     """
-    from experiments.studies import exchange_study, schedule_study, staleness_study
+    from experiments.studies.studies import exchange_study, schedule_study, staleness_study
 
     found: dict[str, Study] = {}
     if uneven and (args.exchange or args.schedule):
@@ -141,18 +135,6 @@ def studies(args: argparse.Namespace, plan: Plan, cost: CostModel, uneven: Uneve
     if args.staleness is not None:
         found["staleness"] = staleness_study(plan, cost, args.staleness, uneven)
     return found
-
-
-def program_of(plan: Plan, cost: CostModel, *, folds: bool = True) -> Program:
-    """The plan's program, priced by its own constants or by others; `folds`, where ranks may stand for others.
-
-    Raises:
-        PlanError: too many ranks stand for themselves.
-    """
-    from strategy.lowering.lower import lower_priced
-
-    priced = plan.priced if cost == plan.cost else replace(plan.priced, cost=cost)
-    return lower_priced(priced, tokens_per_step=plan.tokens_per_step, folds=folds)
 
 
 def document(found: Simulation) -> dict[str, object]:
@@ -186,6 +168,7 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
         raise InputError(
             "too many acts for a picture", where=f"--figure {path}", got=found.num_tasks, hint="use --trace"
         )
+    from experiments.figures.picture import save
     from simulator.figures import memory_figure, timeline_figure
     from simulator.memory_timeline import memory_timelines
     from strategy.layout.arrangement import arrange
@@ -196,25 +179,3 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
     memories = memory_timelines(program, timeline)
     figure = memory_figure(memories, limit_bytes=plan.claims.memory_limit_bytes)
     save(figure, path.with_stem(f"{path.stem}-memory"))
-
-
-def save(figure: Figure, path: Path, *, dpi: int = 200) -> None:
-    """Write a figure whole or not at all, in the format that the suffix names; the same figure, the same bytes."""
-    import matplotlib
-
-    picture = io.BytesIO()
-    dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix)
-    with matplotlib.rc_context({"svg.hashsalt": "sbplan"}):
-        metadata = {dated: None} if dated else None
-        figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=dpi, metadata=metadata)
-    write_atomic(path, picture.getvalue())
-
-
-def check_format(path: Path | None) -> None:
-    """Refuse a suffix that names no format of pictures.
-
-    Raises:
-        InputError: such a suffix.
-    """
-    if path is not None and path.suffix not in FORMATS:
-        raise InputError("no such format of pictures", where=f"--figure {path}", expected=", ".join(FORMATS))

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, positive_int, seconds
-from experiments.console import emit, say, write_out
-from experiments.exit_codes import EXIT_LIMIT
+from experiments.command.arguments import add_json, positive_int, seconds
+from experiments.command.console import emit, say, write_out
+from experiments.command.exit_codes import EXIT_LIMIT
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
 from strategy.base.status import Status
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     Every time counts from here, reading and imports included: that is the time that a user waits.
     """
     started, budget = time.perf_counter(), Budget.of(args.time_limit, args.work_limit)
-    from experiments.outputs import check_output_path, clean_stdout
-    from experiments.stopping import exit_code, stopping
+    from experiments.command.outputs import check_output_path, clean_stdout
+    from experiments.command.stopping import exit_code, stopping
     from strategy.ilp.certificate.digest import problem_digest
     from strategy.ilp.problem_file import read_problem
     from strategy.ilp.solve import solve

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.arguments import add_json, positive_int
-from experiments.outputs import RUNS
+from experiments.command.arguments import add_json, positive_int
+from experiments.command.outputs import RUNS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from experiments.training import train
+    from experiments.jobs.training import train
 
     return train(args)
 
@@ -76,8 +76,8 @@ def _launch(args: argparse.Namespace) -> int:
     import time
 
     from executor.supervision.launch import launch
-    from experiments.console import say
-    from experiments.ranks import rank_argv
+    from experiments.command.console import say
+    from experiments.jobs.ranks import rank_argv
     from strategy.plan.plan import read_plan
 
     plan = read_plan(args.plan)

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, seconds
-from experiments.console import emit, say
-from experiments.outputs import check_output_path
-from experiments.verbs.search import TIME_LIMIT_S
+from experiments.command.arguments import add_json, seconds
+from experiments.command.console import emit, say
+from experiments.command.outputs import check_output_path
+from experiments.planning.request import TIME_LIMIT_S
 from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
@@ -185,10 +185,10 @@ def kernel_table(errors: Sequence[KernelError]) -> str:
 
 
 def _search_beside_published(args: argparse.Namespace) -> int:
+    from experiments.command.stopping import stopping
     from experiments.published import configurations
     from experiments.published.published_searches import compare, header, lines, summary
     from experiments.published.published_searches import document as document_of
-    from experiments.stopping import stopping
     from strategy.closed_form.calibration import shipped
 
     time_limit_s = args.time_limit or TIME_LIMIT_S

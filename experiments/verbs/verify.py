@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json
-from experiments.console import emit, say
-from strategy.base.errors import CertificateError, PlanError
+from experiments.command.arguments import add_json
+from experiments.command.console import emit, say
+from strategy.base.errors import CertificateError
 
 if TYPE_CHECKING:
     from strategy.bounds.candidate_replay import CandidatesReplayed
@@ -32,11 +32,11 @@ def run(args: argparse.Namespace) -> int:
     """Verify and say what was found."""
     if args.certificate is not None:
         return verify_certificate(args.certificate, args.plan, json=args.json)
-    from experiments.memory_margin import fit_problems
+    from experiments.trainers.memory_margin import fit_problems
     from simulator import engine
     from strategy.plan.plan import read_plan
     from strategy.plan.replayed_bound import replayed_bound
-    from strategy.plan.verify import Admitted, admitted
+    from strategy.plan.verify import Admitted, admitted, refusal
 
     plan = read_plan(args.plan)
     found = admitted(plan, lambda program: engine.run(program, 1))
@@ -108,8 +108,3 @@ def document(plan: Plan, problems: list[str], proved: Replayed | CandidatesRepla
         "fit_probability": None if plan.claims.fit is None else plan.claims.fit.probability,
         "configurations": None if proved is None else proved.configurations,
     }
-
-
-def refusal(path: Path, problems: list[str]) -> PlanError:
-    """One error with every problem, the first one first."""
-    return PlanError("\n  ".join([f"refused: {problems[0]}", *problems[1:]]), where=str(path))

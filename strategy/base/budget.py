@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from strategy.base.errors import OutOfTimeError
+from strategy.base.interruption import Interruption
 
 # Entries of tables read per unit of work.
 ENTRIES_PER_UNIT = 1_000_000
@@ -17,10 +18,14 @@ ENTRIES_PER_UNIT = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A deadline by the monotonic clock, and the most entries of tables that may be read (None: any number)."""
+    """A deadline by the monotonic clock, and the most entries of tables that may be read (None: any number).
+
+    An interruption that is put off ends it, too.
+    """
 
     deadline_s: float = math.inf
     max_entries: int | None = None
+    interruption: Interruption | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def of(time_limit_s: float | None = None, work_limit: int | None = None) -> Budget:
@@ -33,12 +38,12 @@ class Budget:
 
     def left_s(self) -> float:
         """Seconds until the deadline, at least 0; infinity without one."""
-        return max(0.0, self.deadline_s - time.monotonic())
+        return 0.0 if self._is_interrupted() else max(0.0, self.deadline_s - time.monotonic())
 
     def is_over(self, entries: int = 0) -> bool:
         """Whether the time is up, or the work after so many entries read."""
         spent = self.max_entries is not None and entries >= self.max_entries
-        return spent or time.monotonic() >= self.deadline_s
+        return spent or time.monotonic() >= self.deadline_s or self._is_interrupted()
 
     def check(self) -> None:
         """Raise when the time is up.
@@ -51,7 +56,18 @@ class Budget:
 
     def share(self, part: float) -> Budget:
         """The budget of which a part of the time that is left remains; the work may be the same."""
-        return Budget(time.monotonic() + part * self.left_s(), self.max_entries)
+        return replace(self, deadline_s=time.monotonic() + part * self.left_s())
+
+    def at_most(self, time_limit_s: float) -> Budget:
+        """The budget that ends after so many seconds, if it does not before."""
+        return replace(self, deadline_s=min(self.deadline_s, time.monotonic() + time_limit_s))
+
+    def until(self, interruption: Interruption) -> Budget:
+        """The budget that ends when somebody wants the end, too."""
+        return replace(self, interruption=interruption)
+
+    def _is_interrupted(self) -> bool:
+        return self.interruption is not None and self.interruption.signum != 0
 
 
 UNLIMITED = Budget()

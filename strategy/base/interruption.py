@@ -26,9 +26,12 @@ class Interruption:
 def put_off() -> Iterator[Interruption]:
     """The first Ctrl-C or SIGTERM is only noted meanwhile; the second one does what the first would have done.
 
-    So does the first, at the end, if nothing was raised because of it.
+    So does the first, at the end, if nothing was raised because of it. Only the main thread is ever interrupted.
     """
     found = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield found
+        return
 
     def note(signum: int, frame: FrameType | None) -> None:
         found.signum = signum

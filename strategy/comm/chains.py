@@ -107,8 +107,9 @@ class Boxing:
     def _tables(self, spec: TensorSpec) -> dict[_Beyond, _Table]:
         found = self.tables.get(spec)
         if found is None:
-            found = self.tables[spec] = {}
+            found = {}
             self._table_with(spec, found, _USUAL)
+            self.tables[spec] = found
         return found
 
     def _table_with(self, spec: TensorSpec, tables: dict[_Beyond, _Table], beyond: _Beyond) -> _Table:

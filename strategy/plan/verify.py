@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
-from strategy.base.errors import EnvironmentLacks, InputError, SbplanError
+from strategy.base.errors import EnvironmentLacks, InputError, PlanError, SbplanError
 from strategy.base.units import format_bytes
 from strategy.comm.boxing import BoxingStep, step_between
 from strategy.graph.graph import Op, Phase
@@ -275,3 +276,8 @@ def _memory(plan: Plan, program: Program) -> Iterator[str]:
         yield f"peak_host_memory_bytes: {claims.peak_host_memory_bytes} claimed, {on_host} found"
     if max(on_host) > there:
         yield f"host memory: {format_bytes(max(on_host))} needed, a device's share is {format_bytes(there)}"
+
+
+def refusal(path: Path, problems: list[str]) -> PlanError:
+    """One error with every problem, the first one first."""
+    return PlanError("\n  ".join([f"refused: {problems[0]}", *problems[1:]]), where=str(path))

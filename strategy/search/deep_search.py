@@ -16,6 +16,7 @@ from functools import partial
 from strategy.base.beside import beside
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, PlanError
+from strategy.base.interruption import put_off
 from strategy.base.status import Status
 from strategy.base.units import format_bytes
 from strategy.bounds.certificate import document
@@ -105,8 +106,8 @@ def _searched(
             refinement.run()
             for more, near in ((late, NEAR), (all_refining, math.inf)):
                 refinement.go_on(more, near=near)
-            first = partial(_plans, request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
-            refinement.meanwhile(lambda: plans.extend(first()), all_refining)
+            first = partial(_first_plan, request, known, simulate, budget, plans, most_tries=FIRST_TRIES)
+            refinement.meanwhile(first, all_refining)
             refinement.go_on(all_refining)
             # One by one: an interruption leaves those that are made.
             plans.extend(_plans(request, known, simulate, simulated - len(plans), budget))
@@ -123,7 +124,7 @@ def _searched(
         for _ in range(FIRST_TRIES):  # what was likely to fit may not have
             if not plans:
                 refinement.go_on(Budget.of(min(HURRY_S, budget.left_s())), near=math.inf)
-                plans += _plans(request, known, simulate, 1, budget)
+                _first_plan(request, known, simulate, budget, plans)
         if not plans:
             raise
     if not plans:
@@ -151,6 +152,20 @@ def answer(plans: Sequence[Plan]) -> Plan:
     least_s = min(plan.claims.step_time_s for plan in plans)
     alike = [plan for plan in plans if plan.claims.step_time_s <= (1 + ALIKE) * least_s]
     return min(alike, key=lambda plan: (plan.claims.objective_s, plan.claims.step_time_s))
+
+
+def _first_plan(
+    request: Request,
+    known: SearchState,
+    simulate: Simulate,
+    budget: Budget,
+    plans: list[Plan],
+    *,
+    most_tries: float = math.inf,
+) -> None:
+    """Add a plan to those that there are; an interruption waits for it: without one there is nothing to end with."""
+    with put_off():
+        plans += _plans(request, known, simulate, 1, budget, most_tries=most_tries)
 
 
 def _plans(

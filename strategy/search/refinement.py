@@ -15,13 +15,15 @@ bound of the answer is the least of all boxes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 import numpy as np
 
 from strategy.base.beside import spare_processors
 from strategy.base.budget import Budget
+from strategy.base.interruption import put_off
 from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import all_of_micro_batch, is_shared, plain
 from strategy.bounds.configurations import MeshGroup
@@ -155,7 +157,8 @@ class Refinement:
                 self.known.complete = False
                 return
             self.turns += 1
-            self._take_turn(left, most_ns)
+            with self._whole():
+                self._take_turn(left, most_ns)
 
     def _take_turn(self, left: list[Box], most_ns: float) -> None:
         """Refine what promises most, and what is bounded least; that is looked for while the first is under way."""
@@ -167,6 +170,17 @@ class Refinement:
 
         outcomes = self.workers.answers([question for _, question in first], beside)
         self._take_all([*first, *others], outcomes, most_ns)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """An interruption ends this as the end of the time would, and is raised afterwards: nothing is half known."""
+        before = self.budget
+        with put_off() as interruption:
+            self.budget = before.until(interruption)
+            try:
+                yield
+            finally:
+                self.budget = before
 
     def _take_all(self, questions: list[tuple[Box, Question]], outcomes: list[Outcome], most_ns: float) -> None:
         for (box, question), outcome in zip(questions, outcomes, strict=True):
@@ -198,6 +212,11 @@ class Refinement:
     def go_on(self, budget: Budget, *, near: float = 0.0) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
         self.budget = budget
+        with self._whole():
+            self._ask_anew()
+        self.run(near=near)
+
+    def _ask_anew(self) -> None:
         if self.known.margins:
             self.prospects.propose_mixed_anew(self.boxes)
         if self.known.refused:
@@ -206,7 +225,6 @@ class Refinement:
                 if box.is_proposed and fits.isdisjoint(box.configs):
                     box.weigh_anew()
                     box.level = min(box.level, 3)
-        self.run(near=near)
 
     def _promised(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
         """What to ask next for the box that promises most, if any does."""

@@ -46,7 +46,7 @@ from strategy.space.candidate_space import free_rules
 from strategy.space.candidates import on_types, saves_most, stand_in
 from strategy.space.request import Request
 
-SINGLE_SHARE = 0.3
+SINGLE_SHARE = 0.125
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""
 
 RULE_BASED_SHARE = 0.3

@@ -48,6 +48,7 @@ class Workers:
             process.terminate()
             process.join()
         self.others.clear()
+        self.builder.clear()
 
     def answers(self, first: Sequence[Question], others: Callable[[], Sequence[Question]] = tuple) -> list[Outcome]:
         """The answers, or why there are none, in order; what else is to be asked is found while others begin."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from experiments.search_problems import INSTANCES
+from experiments.bench.search_problems import INSTANCES
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.ilp.problem_file import read_problem, write_problem
 from tests.campaigns.outcome import Outcome

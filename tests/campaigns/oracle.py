@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from experiments.prices import simulated_step
+from experiments.planning.prices import simulated_step
 from simulator.simulate import simulate
 from strategy.base.budget import Budget
 from strategy.base.errors import CertificateError, InfeasibleError

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from experiments.exit_codes import EXIT_LIMIT
+from experiments.command.exit_codes import EXIT_LIMIT
 from strategy.base.errors import InfeasibleError
 from strategy.graph.graph import Phase, Role
 from strategy.graph.ops import op_definition

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.search_problems import INSTANCES
+from experiments.bench.search_problems import INSTANCES
 from strategy.ilp.problem import Node, Usage
 from strategy.ilp.problem_file import write_problem
 from strategy.ilp.solve import brute_force, smallest_limit

@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from experiments.prices import simulated_step
-from experiments.trainer_prices import machine_of_cluster
+from experiments.planning.prices import simulated_step
+from experiments.trainers.trainer_prices import machine_of_cluster
 from strategy.base.budget import Budget
 from strategy.closed_form.calibration import shipped
 from strategy.cost.cost import CostModel

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.exit_codes import EXIT_LIMIT
+from experiments.command.exit_codes import EXIT_LIMIT
 from strategy.base.errors import InfeasibleError
 from tests.campaigns.outcome import Outcome
 from tests.support.unseen import Unseen, unseen

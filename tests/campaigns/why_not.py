@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from experiments.explanation.constraint import LESS, Constraint, relaxed
 from experiments.explanation.why_not import Refusal, why_not
-from experiments.prices import simulated_step
+from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.layout.config import Offload, Recompute

@@ -252,7 +252,7 @@ def test_a_bug_where_nothing_can_be_written_is_still_reported(
     def refuse(_path: Path, _data: str) -> None:
         raise RunError("read-only file system")
 
-    monkeypatch.setattr("experiments.crash.write_atomic", refuse)
+    monkeypatch.setattr("experiments.command.crash.write_atomic", refuse)
     assert guarded(lambda: 1 // 0, []) == 70
     assert "ZeroDivisionError" in capsys.readouterr().err
 

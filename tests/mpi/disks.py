@@ -40,8 +40,8 @@ def main(argv: list[str]) -> int:
     os.fsync = {"slow": slow, "late": slow, "full": full}[what]
     if what == "slow":
         watchdog.Limits = partial(watchdog.Limits, stall_s=STALL_S)  # type: ignore[misc]
-    from experiments import saving
     from experiments.cli import main as command
+    from experiments.jobs import saving
 
     saving.LAST_TRIES_S = (0.1, 0.2)  # type: ignore[assignment]
     return command(argv[2:])

@@ -39,7 +39,7 @@ def losses_of(documents: Sequence[dict[str, Any]]) -> list[float]:
 def train_all(steps: str, plans: Sequence[str]) -> int:
     """What one rank does."""
     from experiments.cli import parse
-    from experiments.training import train
+    from experiments.jobs.training import train
 
     for plan in plans:
         _, args = parse("train", [plan, "--steps", steps, "--json"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments import simulator_bench as benchmark
+from experiments.bench import simulator_bench as benchmark
 from simulator.memory_timeline import live_peaks_nbytes, memory_timelines, piece_lives
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate

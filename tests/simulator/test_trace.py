@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from experiments import simulator_bench as benchmark
+from experiments.bench import simulator_bench as benchmark
 from simulator.engine import run
 from simulator.figures import memory_figure, timeline_figure
 from simulator.memory_timeline import memory_timelines

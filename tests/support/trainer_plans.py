@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from experiments.prices import simulated_step
+from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import PRESETS

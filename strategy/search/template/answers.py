@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -116,9 +115,7 @@ class Templates:
             template = self.of(name, question.budget)
         except InfeasibleError:
             return Answer(TemplateCut(name, Weighing.of(np.zeros(SIZE), 0, 0), None, None), None, None)
-        deadline_s = min(question.budget.deadline_s, time.monotonic() + question.most_s)
-        budget = Budget(deadline_s, question.budget.max_entries)
-        found = solve_template(name, template, question.weights, budget)
+        found = solve_template(name, template, question.weights, question.budget.at_most(question.most_s))
         if isinstance(found, TemplateCut):
             return Answer(found, None, None)
         if question.tensor_axis:

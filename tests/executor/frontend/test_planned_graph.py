@@ -12,7 +12,7 @@ import pytest
 from executor.frontend.global_tensor import placement
 from executor.frontend.graph import Graph
 from executor.frontend.world import World
-from experiments.best_plan import best_plan
+from experiments.planning.best_plan import best_plan
 from strategy.base.errors import GraphError, InputError
 from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import Cluster, Device, Host, Link

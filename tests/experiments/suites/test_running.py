@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from executor.supervision.environment import find_mpiexec
-from experiments.store import RunStatus, RunStore
-from experiments.suites.results import read_results
+from experiments.store.results import read_results
+from experiments.store.store import RunStatus, RunStore
 from tests.experiments.conftest import Command
 
 ROOT = Path(__file__).parents[3]

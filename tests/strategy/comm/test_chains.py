@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,3 +190,21 @@ def test_tables_know_owners_only_where_they_are_asked_for() -> None:
     assert len(chain) == 2
     with pytest.raises(SbpError, match="not a legal layout"):
         boxing.chain(TensorSpec((4, 4)), (B, B), (Owner(2), B))
+
+
+def test_prices_that_were_interrupted_are_asked_for_again() -> None:
+    spec, mesh = TensorSpec((4, 4), DType.FLOAT64), (2, 2)
+    asked, priced = 0, each(prices(0))
+
+    def interrupted_once(*of: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise KeyboardInterrupt
+        return priced(*of)
+
+    boxing, layouts = Boxing(mesh_of(mesh), interrupted_once), list(layouts_of(spec, mesh))
+    with pytest.raises(KeyboardInterrupt):
+        boxing.all_seconds(spec, layouts, layouts)
+    found = boxing.all_seconds(spec, layouts, layouts)
+    assert np.array_equal(found, Boxing(mesh_of(mesh), priced).all_seconds(spec, layouts, layouts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateName
+from strategy.comm import chains
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
 from strategy.layout.config import PlanConfig, Recompute
@@ -143,6 +145,30 @@ def test_interrupted_it_ends_with_the_best_so_far() -> None:
     assert verify(found.plan) == []
     with pytest.raises(KeyboardInterrupt):
         search(request, simulate=simulated, budget=Budget.of(600), watch=lambda *_: stop(1))
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_signal_amid_a_table_leaves_nothing_half_known(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes between an empty table of conversions and its prices: later on the table is whole, or not there."""
+    seen = {"best": False, "tables": 0, "raised": False}
+    cheapest = chains._cheapest
+
+    def cheapest_or_signal(*args: object) -> object:
+        seen["tables"] += seen["best"]
+        if seen["tables"] >= after and not seen["raised"]:
+            seen["raised"] = True
+            signal.raise_signal(signal.SIGINT)
+        return cheapest(*args)  # type: ignore[arg-type]
+
+    def watch(*told: object) -> None:
+        seen["best"] = told[-1] is not None
+
+    monkeypatch.setattr(chains, "_cheapest", cheapest_or_signal)
+    request = asked(pins=Pins(num_micro_batches=4))
+    found = search(request, simulate=simulated, budget=Budget.of(600), watch=watch)
+    assert seen["raised"]
+    assert found.interrupted
+    assert verify(found.plan) == []
 
 
 def test_more_devices_than_a_plan_can_list_are_refused() -> None:

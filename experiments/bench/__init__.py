@@ -1,0 +1,1 @@
+"""Benchmarks: ours against others, in one run, with every raw sample."""

@@ -1,0 +1,299 @@
+"""Trials of the exchange of gradients: what one rank of `sbplan bench exchange` does, on two nodes.
+
+`streams`, a rank on each node, block after block and each trial in turn, so that drifts fall on all alike:
+
+    compute         matrix products, a share for every gradient
+    communication   all gradients announced at once
+    serial          one after the other
+    ours            several streams, gradients announced as they are computed, at several bucket sizes
+    rival           the same with one stream, as Horovod's first releases have it, at its bucket sizes
+
+`levels`, two ranks on each: the all-reduce on one level and on two, after a profile of both levels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from mpi4py import MPI
+
+    from executor.exchange.gradient_exchange import GradientExchange
+    from executor.exchange.settings import ExchangeSettings
+
+KIB, MIB = 2**10, 2**20
+RIVAL_FUSION_BYTES = tuple(64 * KIB * 4**k for k in range(8))
+"""64 KiB to 1 GiB: gradients almost one by one, and all of them together."""
+OURS = tuple((streams, fusion) for streams in (2, 4) for fusion in (256 * KIB, MIB, 4 * MIB))
+LAYERS, WIDTH, VOCABULARY = 12, 192, 4096
+"""Of the encoder whose gradients are exchanged: BERT's 16 tensors per layer, at a quarter of its width."""
+LEVEL_ROWS = (4096, 32768, 131072)
+"""Rows of 16 float32 that are reduced on one level and on two: 256 KiB to 8 MiB."""
+_ROWS = 96
+"""Of the square products that stand for the backward pass."""
+_CYCLE_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTimes:
+    """Seconds of one trial in every block, by the slowest rank; `side` is ours, rival or neither."""
+
+    name: str
+    side: str
+    seconds: tuple[float, ...]
+
+
+def gradient_sizes() -> list[int]:
+    """Elements of the gradients of an encoder with BERT's tensors, in the order in which they are computed."""
+    width, inner = WIDTH, 4 * WIDTH
+    layer = [inner * width, width, width * inner, inner, width, width]  # feed-forward, and the norm behind it
+    layer += [width * width, width, width, width] + 3 * [width * width, width]  # attention, and its norm
+    return LAYERS * layer + [VOCABULARY * width, 512 * width, 2 * width, width, width]
+
+
+class _Trials:
+    """One rank: gradients, and the products that come before each of them."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        import numpy as np
+
+        self._comm = comm
+        sizes = gradient_sizes()
+        self.gradients = {f"g{number:03d}": np.ones(size, np.float32) for number, size in enumerate(sizes)}
+        self._product = np.full((3, _ROWS, _ROWS), 0.5, np.float32)
+        self._products = dict.fromkeys(self.gradients, 0)
+
+    def fill(self, seconds: float) -> int:
+        """Let the products of a step take about so long on the slowest rank; how many there are."""
+        began_s = time.perf_counter()
+        for _ in range(500):
+            self._multiply()
+        each_s = self._slowest((time.perf_counter() - began_s) / 500)
+        total = sum(array.nbytes for array in self.gradients.values())
+        for name, array in self.gradients.items():
+            self._products[name] = max(1, round(seconds * array.nbytes / total / each_s))
+        return sum(self._products.values())
+
+    def products(self) -> dict[str, int]:
+        """Of each gradient."""
+        return dict(self._products)
+
+    def compute(self, then: Callable[[str], object] = lambda name: None) -> None:
+        """The backward pass; `then` is told of each gradient as it is there."""
+        for name, count in self._products.items():
+            for _ in range(count):
+                self._multiply()
+            then(name)
+
+    def timed(self, act: Callable[[], object]) -> float:
+        """Seconds from when all ranks begin until the slowest ends."""
+        from experiments.jobs.ranks import barrier
+
+        barrier(self._comm)
+        began_s = time.perf_counter()
+        act()
+        return self._slowest(time.perf_counter() - began_s)
+
+    def _multiply(self) -> None:
+        import numpy as np
+
+        np.matmul(self._product[0], self._product[1], out=self._product[2])
+
+    def _slowest(self, seconds: float) -> float:
+        from experiments.jobs.ranks import highest
+
+        return highest(self._comm, [round(seconds * 1e9)])[0] / 1e9
+
+
+def settings_of(streams: int, fusion_bytes: int, *, cuts: bool) -> ExchangeSettings:
+    """Those of a trial; a rival's tensors are not cut."""
+    from executor.exchange.settings import ExchangeSettings
+
+    fragment = fusion_bytes if cuts else 2**30
+    return ExchangeSettings(fusion_bytes=fusion_bytes, fragment_bytes=fragment, streams=streams, cycle_s=_CYCLE_S)
+
+
+def time_streams(comm: MPI.Intracomm, blocks: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Compute, communication, one after the other, and beside each other by both schemes."""
+    trials = _Trials(comm)
+    first = settings_of(2, 4 * MIB, cuts=True)
+    alone = _exchanged(comm, first, trials, lambda exchange: _announce_all(exchange, trials.gradients))
+    count = trials.fill(alone)
+    jobs: dict[str, tuple[ExchangeSettings | None, Callable[[GradientExchange], object]]] = {
+        "compute": (None, lambda exchange: trials.compute()),
+        "communication": (first, lambda exchange: _announce_all(exchange, trials.gradients)),
+        "serial": (first, _one_after_the_other(trials)),
+    }
+    sides = dict.fromkeys(jobs, "")
+    for streams, fusion in OURS:
+        name = f"ours, {streams} streams, {fusion} bytes"
+        jobs[name], sides[name] = (settings_of(streams, fusion, cuts=True), _beside(trials)), "ours"
+    for fusion in RIVAL_FUSION_BYTES:
+        name = f"rival, {fusion} bytes"
+        jobs[name], sides[name] = (settings_of(1, fusion, cuts=False), _beside(trials)), "rival"
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for block in range(blocks):
+        for name, (settings, act) in jobs.items():
+            seconds[name].append(
+                trials.timed(trials.compute) if settings is None else _exchanged(comm, settings, trials, act)
+            )
+        progress(f"block {block + 1} of {blocks}")
+    return {
+        "gradient_bytes": [array.nbytes for array in trials.gradients.values()],
+        "products": list(trials.products().values()),
+        "products_in_all": count,
+        "product_rows": _ROWS,
+        "trials": [asdict(TrialTimes(name, sides[name], tuple(found))) for name, found in seconds.items()],
+    }
+
+
+def _beside(trials: _Trials) -> Callable[[GradientExchange], object]:
+    def act(exchange: GradientExchange) -> None:
+        trials.compute(lambda name: exchange.announce(name, trials.gradients[name]))
+        exchange.finish_step()
+
+    return act
+
+
+def _one_after_the_other(trials: _Trials) -> Callable[[GradientExchange], object]:
+    def act(exchange: GradientExchange) -> None:
+        trials.compute()
+        _announce_all(exchange, trials.gradients)
+
+    return act
+
+
+def _announce_all(exchange: GradientExchange, gradients: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    for name, array in gradients.items():
+        exchange.announce(name, array)
+    exchange.finish_step()
+
+
+def _exchanged(
+    comm: MPI.Intracomm, settings: ExchangeSettings, trials: _Trials, act: Callable[[GradientExchange], object]
+) -> float:
+    """Seconds of the second step of an exchange of its own: the first one warms connections up."""
+    from executor.exchange.gradient_exchange import GradientExchange
+    from executor.runtime.transport.mpi import MpiTransport
+
+    transport = MpiTransport(comm, {})
+    exchange = GradientExchange(transport, settings)
+    exchange.register(trials.gradients)
+    _announce_all(exchange, trials.gradients)
+    seconds = trials.timed(lambda: act(exchange))
+    exchange.close()
+    transport.close()
+    return seconds
+
+
+def time_hierarchical(comm: MPI.Intracomm, blocks: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """All-reduces of some sizes on one level and on two, and what a profile of this job makes of both."""
+    from dataclasses import replace
+
+    from executor.collective_profile import (
+        CollectiveSample,
+        GroupTask,
+        collective_lanes,
+        collective_samples,
+        time_collective,
+    )
+    from executor.runtime.transport.mpi import MpiTransport
+    from experiments.jobs.profiling import agreed_cluster
+    from experiments.jobs.ranks import mean
+    from strategy.comm.boxing import BoxingStep
+    from strategy.comm.hierarchical import nodes_of
+    from strategy.comm.rank_parts import boxing_task
+    from strategy.cost.calibrate import calibrate
+    from strategy.cost.cost import step_features
+    from strategy.cost.measurement import summarise
+    from strategy.program.program import ActKind
+    from strategy.sbp.placement import Placement
+    from strategy.sbp.sbp import B, P
+    from strategy.sbp.tensor import TensorSpec
+
+    cluster = agreed_cluster(comm)
+    step, everyone = BoxingStep(ActKind.ALL_REDUCE, (0,), (B,)), tuple(range(comm.size))
+    world, nodes = Placement(everyone, (comm.size,), ("all",)), nodes_of(cluster, everyone)
+    base = collective_samples(cluster)
+    number = 1 + max(part.number for sample in base for part in sample.tasks.values())
+    pairs: list[dict[bool, CollectiveSample]] = []
+    for rows in LEVEL_ROWS:
+        spec, pair = TensorSpec((rows, 16)), {}
+        for two in (False, True):
+            tasks = {}
+            for rank in everyone:
+                task = boxing_task(spec, (P,), step, world, rank)
+                tasks[rank] = GroupTask(replace(task, nodes=nodes) if two else task, everyone, number)
+            features = step_features(cluster, spec, (P,), step, world)
+            pair[two] = CollectiveSample(features, ActKind.ALL_REDUCE, spec, tasks)
+            number += 1
+        pairs.append(pair)
+    transport = MpiTransport(comm, collective_lanes([*base, *(one for pair in pairs for one in pair.values())]))
+    rows_measured = []
+    for sample in base:
+        mine = summarise(sample.features, time_collective(sample, transport), "profile")
+        rows_measured.append(replace(mine, seconds=mean(comm, mine.seconds)))
+    progress("profiled")
+    cost = calibrate(rows_measured, cluster).cost_model(cluster)
+    found: list[dict[bool, list[float]]] = [{False: [], True: []} for _ in pairs]
+    for block in range(blocks):
+        for pair, seconds in zip(pairs, found, strict=True):
+            for two, sample in pair.items():
+                seconds[two] += [mean(comm, one) for one in time_collective(sample, transport)]
+        progress(f"block {block + 1} of {blocks}")
+    transport.close()
+    sizes = []
+    for pair, seconds in zip(pairs, found, strict=True):
+        chosen = cost.step_features(pair[True].spec, (P,), step, world)
+        sizes.append(
+            {
+                "nbytes": pair[True].spec.nbytes,
+                "one_level_s": seconds[False],
+                "two_levels_s": seconds[True],
+                "plan_chooses_two": bool(chosen.parts),
+                "predicted_one_level_s": cost.seconds(pair[False].features),
+                "predicted_chosen_s": cost.seconds(chosen),
+            }
+        )
+    measured = [asdict(row) for row in rows_measured]
+    return {"cluster": asdict(cluster), "sizes": sizes, "measurements": measured}
+
+
+def main() -> None:
+    """Entry of one rank."""
+    from executor.supervision.rank import run_rank
+
+    parser = argparse.ArgumentParser(prog="experiments.bench.exchange_trials", description=__doc__, allow_abbrev=False)
+    parser.add_argument("part", choices=["streams", "levels"])
+    parser.add_argument("--blocks", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args(sys.argv[1:])
+    run_rank(lambda: _rank(args.part, args.blocks, args.out))
+
+
+def _rank(part: str, blocks: int, out: Path) -> int:
+    from experiments.command.console import say
+    from experiments.jobs.ranks import world
+    from strategy.program.timeline import write_json
+
+    comm = world("bench")
+    jobs: Sequence[Callable[[MPI.Intracomm, int, Callable[[str], None]], dict[str, Any]]] = (
+        time_streams,
+        time_hierarchical,
+    )
+    job = jobs[part == "levels"]
+    found = job(comm, blocks, (lambda line: say(f"{part}: {line}")) if comm.rank == 0 else (lambda line: None))
+    if comm.rank == 0:
+        write_json(found, out)
+    return 0
+
+
+if __name__ == "__main__":
+    main()

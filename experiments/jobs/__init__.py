@@ -1,0 +1,1 @@
+"""MPI jobs: what every rank of training, profiling and timing does."""

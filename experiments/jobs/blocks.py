@@ -1,0 +1,95 @@
+"""Blocks: times several plans against each other in one MPI job, block after block in turn.
+
+    block 0   plan A  plan B  plan C      some steps each
+    block 1   plan A  plan B  plan C      each goes on where it stopped
+    ...
+
+A drift of the machine's speed then falls on all plans alike. Run under mpiexec:
+`python -m experiments.jobs.blocks PLAN...`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Arguments of one rank."""
+    parser = argparse.ArgumentParser(prog="experiments.jobs.blocks", description=__doc__, allow_abbrev=False)
+    parser.add_argument("plans", nargs="+", type=Path)
+    parser.add_argument("--blocks", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args(argv)
+
+
+def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> int:
+    """One rank: train every plan `steps` steps per block. Rank 0 writes `out/<plan>.run.json` and its timeline."""
+    from executor.data.text import standard_library
+    from executor.runtime.kernels.base import open_kernels
+    from executor.runtime.transport.base import lanes_of
+    from executor.runtime.transport.mpi import MpiTransport
+    from executor.supervision.environment import run_folder
+    from executor.supervision.failure import write_actors
+    from executor.supervision.heartbeat import Heartbeat, heartbeat_path
+    from executor.train import StepReport, Trainer, check_world, program_of
+    from experiments.command.console import say
+    from experiments.jobs.ranks import agree, gather, gather_timeline, read_clocks, world
+    from strategy.base.errors import RunError
+    from strategy.plan.plan import read_plan
+    from strategy.program.timeline import write_json, write_timeline
+
+    comm = world("blocks")
+    folder = run_folder()
+    heartbeat = Heartbeat(heartbeat_path(folder, comm.rank))
+    corpus = standard_library()
+    trainers: list[Trainer] = []
+    for path in paths:
+        plan = read_plan(path)
+        check_world(plan, comm.size)
+        agree(comm, plan=plan.plan_hash)
+        program = program_of(plan)
+        if comm.rank == 0 and not trainers:
+            write_actors(folder, program)
+        transport = MpiTransport(comm, lanes_of(program))
+        kernels = open_kernels("numpy")
+        trainers.append(Trainer(plan, transport, kernels, corpus, program=program, on_act=heartbeat.beat, record=True))
+    reports: list[list[StepReport]] = [[] for _ in paths]
+    clocks = read_clocks(comm)
+    for block in range(blocks):
+        for index, trainer in enumerate(trainers):
+            comm.Barrier()
+            for _ in range(steps):
+                report = trainer.run()
+                if report is not None:
+                    if trainer.is_broken(report):
+                        raise RunError(f"{paths[index]}: the loss or a gradient of step {report.step} is not finite")
+                    reports[index].append(report)
+            if comm.rank == 0:
+                say(f"block {block + 1}/{blocks}: {paths[index].stem}")
+    pids = gather(comm, os.getpid())
+    for path, trainer, found in zip(paths, trainers, reports, strict=True):
+        timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step, clocks)
+        trainer.worker.transport.close()
+        if timeline is not None:
+            write_timeline(timeline, out / f"{path.stem}.timeline.json.gz")
+            times = [report.step_time_s for report in found]
+            run = {"step_time_s": times, "loss": [report.loss for report in found], "pids": pids}
+            write_json(run, out / f"{path.stem}.run.json")
+    return 0
+
+
+def main() -> None:
+    """Entry of one rank."""
+    from executor.supervision.rank import run_rank
+
+    args = parse(sys.argv[1:])
+    run_rank(lambda: time_plans(args.plans, blocks=args.blocks, steps=args.steps, out=args.out))
+
+
+if __name__ == "__main__":
+    main()

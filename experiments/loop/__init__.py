@@ -1,0 +1,1 @@
+"""The refine loop: search, run, correct the time model, search again."""

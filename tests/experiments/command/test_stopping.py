@@ -1,0 +1,41 @@
+"""Work that a signal ends says by its exit code which signal it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from experiments.command.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
+from experiments.command.stopping import exit_code, stopping
+
+
+def stop(signum: int) -> None:
+    """Sends this process a signal; its handler runs between two bytecodes."""
+    os.kill(os.getpid(), signum)
+    signal.sigtimedwait([], 5)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, EXIT_INTERRUPTED)])
+def test_work_with_something_to_keep_learns_which_signal_came(signum: int, code: int) -> None:
+    with stopping() as came:
+        try:
+            stop(signum)
+        except KeyboardInterrupt:
+            assert exit_code(came) == code
+        else:
+            pytest.fail("no interruption")
+
+
+def test_work_with_nothing_to_keep_ends_as_terminated() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, stopping():
+        stop(signal.SIGTERM)
+    assert ended.value.code == EXIT_TERMINATED
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_work_with_nothing_to_keep_ends_as_interrupted() -> None:
+    with pytest.raises(KeyboardInterrupt), stopping():
+        stop(signal.SIGINT)
