@@ -25,12 +25,12 @@ SCALAR = 2 * 4
 
 
 @cache
-def zero_plan(stage: int, micro_batches: int, dp: int = 2, *, owner: bool = False) -> Plan:
+def zero_plan(stage: int, micro_batches: int, dp: int = 2, *, owner: bool = False, group: int = 0) -> Plan:
     """A GPT whose every parameter is shared out, evenly; data parallelism at stage 0."""
     training = Training(global_batch=2 * dp * micro_batches, num_micro_batches=micro_batches)
-    config = config_of(training, dp=dp, zero_stage=stage, zero_min_size=1, zero_owner=owner)
-    rules = ("samples split" if stage else "data", "tensor")
-    return plan_by_rules(request(dp, training, model=MODEL), config, rules)
+    config = config_of(training, dp=dp, zero_stage=stage, zero_group=group, zero_min_size=1, zero_owner=owner)
+    rules = (*("data",) * (group > 0), "samples split" if stage else "data", "tensor")
+    return plan_by_rules(request(dp, training, model=MODEL, per_node=group or dp), config, rules)
 
 
 def read_backward(graph: Graph) -> int:
@@ -77,6 +77,29 @@ def test_what_a_stage_holds(dp: int) -> None:
     peaks = [max(zero_plan(stage, 2, dp).claims.peak_memory_bytes) for stage in range(4)]
     assert peaks == sorted(peaks, reverse=True)
     assert len(set(peaks)) == 4
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_groups_send_and_hold(stage: int) -> None:
+    """Four ranks in groups of two. Each group sends what two ranks alone do; groups add up parts of sums.
+
+    A part is half of T, two ranks have it, and adding it up takes twice that: 2 T of both parts, once per step.
+    """
+    micro_batches, groups = 2, 2
+    plan, sums = zero_plan(stage, micro_batches, 4, group=2), PARAMETERS + TABLE
+    alone = {
+        1: 2 * PARAMETERS,
+        2: micro_batches * sums + PARAMETERS,
+        3: micro_batches * (sums + PARAMETERS + TABLE + read_backward(plan.graph)),
+    }[stage]
+    pairs = 2 * (groups + 2) + groups  # loss and count: in groups and between; the square of the norm: in groups
+    assert sum(plan.claims.sent_bytes_per_step) == groups * alone + 2 * PARAMETERS + pairs * SCALAR
+    assert train(plan, corpus(MODEL.vocabulary), steps=1).sent_bytes == plan.claims.sent_bytes_per_step
+    assert state_of(plan) == (
+        3 * PARAMETERS // 2,
+        PARAMETERS if stage < 3 else 0,
+        sums if stage < 2 else sums // 2,
+    )
 
 
 def state_of(plan: Plan, rank: int = 0) -> tuple[int, int, int]:

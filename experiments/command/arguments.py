@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 from strategy.base.errors import shortened
 
@@ -11,6 +12,10 @@ LARGEST_COUNT = 2**31 - 1
 MOST_TOKENS = 1e18
 TRAINERS = ("megatron", "torchtitan", "deepspeed")
 """Whose configurations plans are searched for and written as."""
+MOST_OTHERS = 8
+"""Plans next to a plan that are searched for."""
+DEVICE_MTBF, RESTART, STORAGE = "50000 h", "5 min", "2 GB/s"
+"""What is assumed of failures and checkpoints; `experiments.studies.job_failures` says on what grounds."""
 
 
 def positive_int(text: str) -> int:
@@ -85,6 +90,36 @@ def gpu_range(text: str) -> tuple[int, int]:
         expected = "N or N..M, whole numbers from the least to the most, such as 64 or 64..1024"
         raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected {expected}")
     return least, most
+
+
+def add_failures(parser: argparse.ArgumentParser) -> None:
+    """What the days of --tokens are counted with, besides the step."""
+    parser.add_argument(
+        "--mtbf",
+        default=DEVICE_MTBF,
+        metavar="TIME",
+        help="for --tokens: mean time between failures of one GPU, or never (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--restart", default=RESTART, metavar="TIME", help="from a failure to training again (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--storage",
+        default=STORAGE,
+        metavar="RATE",
+        help="what a node writes of a checkpoint, while training stands still (default: %(default)s)",
+    )
+    parser.add_argument("--save", metavar="TIME", help="how long a checkpoint stops training, instead of --storage")
+
+
+def add_calibration(parser: argparse.ArgumentParser) -> None:
+    """`--calibration` of verbs that ask how sure something is."""
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="F",
+        help="the calibration that the plan was priced by, if it was: its intervals say how sure its time is",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

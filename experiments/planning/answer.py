@@ -56,7 +56,7 @@ def document(
 def without_plan(status: Status, request: Request, started: float) -> dict[str, object]:
     """The JSON document of a search that found no plan: every key of the contract, null where there is nothing."""
     nothing = ("step_time_s", "objective_s", "lower_bound_s", "gap", "simulated_lower_bound_s", "config")
-    figures = ("precision", "peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "plan")
+    figures = ("precision", "peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "best", "plan")
     return {
         "status": status,
         "parameters": request.model.parameters,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from experiments.studies.failures import Lost
+from experiments.studies.job_failures import FailureRates
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
@@ -32,12 +34,16 @@ SLACK = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TrainingCost:
-    """What training on so many tokens takes: whole steps, days, hours of all GPUs together."""
+    """What training on so many tokens takes: whole steps, days, hours of all GPUs together.
+
+    Days and hours have what is `lost` to failures and saves in them; nothing is where that is None.
+    """
 
     tokens: int
     steps: int
     days: float
     gpu_hours: float
+    lost: Lost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,8 @@ def clusters_of_gpus(gpu: str, least: int, most: int) -> list[Cluster]:
     return [find_cluster(f"{name}:{count}") for count in nodes]
 
 
-def training_cost(request: Request, tokens: int, step_s: float) -> TrainingCost:
-    """What so many tokens take at so many seconds a step, in whole steps.
+def steps_of(request: Request, tokens: int) -> int:
+    """Whole steps on so many tokens.
 
     Raises:
         InputError: they are less than one step.
@@ -93,12 +99,22 @@ def training_cost(request: Request, tokens: int, step_s: float) -> TrainingCost:
     if tokens < per_step:
         expected = f"at least the {per_step} of one step"
         raise InputError("less than a step", where="--tokens", got=tokens, expected=expected)
-    steps = -(-tokens // per_step)
-    seconds = steps * step_s
-    return TrainingCost(tokens, steps, seconds / DAY_S, seconds / HOUR_S * request.devices)
+    return -(-tokens // per_step)
 
 
-def bounded(request: Request, tokens: int) -> CountAnswer:
+def training_cost(request: Request, tokens: int, step_s: float, rates: FailureRates | None) -> TrainingCost:
+    """What so many tokens take at so many seconds a step, in whole steps; GPUs fail at some rate, or never.
+
+    Raises:
+        InputError: the tokens are less than one step, or failures leave no time to train.
+    """
+    steps = steps_of(request, tokens)
+    lost = None if rates is None else rates.lost(request, step_s)
+    seconds = steps * step_s / (1.0 if lost is None else lost.goodput)
+    return TrainingCost(tokens, steps, seconds / DAY_S, seconds / HOUR_S * request.devices, lost)
+
+
+def bounded(request: Request, tokens: int, rates: FailureRates | None) -> CountAnswer:
     """The least that training takes on the cluster of a request, by the bounds of all configurations that may fit."""
     forms = ClosedForms(request, least_work(request))
     groups = mesh_groups(request, forms.work)
@@ -106,7 +122,7 @@ def bounded(request: Request, tokens: int) -> CountAnswer:
     ordered = sorted(pairs, key=lambda pair: pair[0])
     fitting = ((ns / 1e9, config) for ns, config in ordered if all(forms.fitting([config])))
     bound_s, config = next(fitting, (None, None))
-    cost = None if bound_s is None else training_cost(request, tokens, bound_s)
+    cost = None if bound_s is None else training_cost(request, tokens, bound_s, rates)
     return CountAnswer(request, config, bound_s, cost)
 
 
@@ -121,17 +137,22 @@ def on_front(costs: Sequence[TrainingCost | None], slack: float = 0.0) -> list[b
 
 
 def answered(
-    requests: Sequence[Request], tokens: int, solve: Callable[[Request, Budget], SearchResult], budget: Budget
+    requests: Sequence[Request],
+    tokens: int,
+    rates: FailureRates | None,
+    solve: Callable[[Request, Budget], SearchResult],
+    budget: Budget,
 ) -> Iterator[CountAnswer]:
     """Every count in turn: bounded, and searched where it may be on the front of days against GPU-hours.
 
     Args:
         requests: one per count.
         tokens: to train on.
+        rates: at which GPUs fail.
         solve: the search.
         budget: what is left of it is shared out evenly among those that are still to be searched.
     """
-    known = [bounded(request, tokens) for request in requests]
+    known = [bounded(request, tokens, rates) for request in requests]
     front = on_front([one.bound for one in known], SLACK)
     left = sum(front)
     for one, is_searched in zip(known, front, strict=True):
@@ -145,11 +166,16 @@ def answered(
         except OutOfTimeError:
             yield replace(one, status=Status.LIMIT)
         else:
-            cost = training_cost(one.request, tokens, result.plan.claims.step_time_s)
+            cost = training_cost(one.request, tokens, result.plan.claims.step_time_s, rates)
             yield replace(one, status=result.status, result=result, cost=cost)
             if result.interrupted:
                 return
         left -= 1
+
+
+def without_others(one: CountAnswer) -> CountAnswer:
+    """An answer whose plan stands alone: the others of many counts would take much memory."""
+    return one if one.result is None else replace(one, result=replace(one.result, others=()))
 
 
 def overall(answers: Sequence[CountAnswer]) -> Status:
@@ -162,18 +188,30 @@ def overall(answers: Sequence[CountAnswer]) -> Status:
 def table(answers: Sequence[CountAnswer]) -> str:
     """A line per count: its bound, and what its plan takes; `*` where no other plan surpasses it in both."""
     front = on_front([one.cost for one in answers])
-    lines = [f"{'GPUs':>8}{'days':>11}{'GPU-hours':>14}{'step':>10}{'tokens/s':>12}{'at least':>14}  status"]
+    heads = f"{'GPUs':>8}{'days':>11}{'GPU-hours':>14}{'kept':>8}{'step':>10}{'tokens/s':>12}"
+    lines = [f"{heads}{'at least':>14}  status"]
     for one, best in zip(answers, front, strict=True):
         least = "" if one.bound is None else f"{one.bound.days:.4g} days"
         said = _ended(one)
         if one.cost is None or one.result is None:
-            lines.append(f"{one.request.devices:>8}{'':>47}{least:>14}  {said}")
+            lines.append(f"{one.request.devices:>8}{'':>55}{least:>14}  {said}")
             continue
         step_s = one.result.plan.claims.step_time_s
-        figures = f"{one.cost.days:>11.4g}{one.cost.gpu_hours:>14.4g}{format_seconds(step_s):>10}"
+        figures = f"{one.cost.days:>11.4g}{one.cost.gpu_hours:>14.4g}{_kept(one.cost):>8}{format_seconds(step_s):>10}"
         rate = one.result.plan.tokens_per_step / step_s
         lines.append(f"{one.request.devices:>8}{figures}{rate:>12.4g}{least:>14}  {said}{' *' * best}")
     return "\n".join(lines)
+
+
+def _kept(cost: TrainingCost) -> str:
+    """The share of the time that failures and saves leave."""
+    return "100%" if cost.lost is None else f"{cost.lost.goodput:.1%}"
+
+
+def cost_text(cost: TrainingCost) -> str:
+    """What one training takes, in a line."""
+    said = f"{cost.tokens} tokens: {cost.steps} steps, {cost.days:.4g} days, {cost.gpu_hours:.4g} GPU-hours"
+    return said if cost.lost is None else f"{said}; {cost.lost}"
 
 
 def _ended(one: CountAnswer) -> str:

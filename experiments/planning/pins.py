@@ -4,6 +4,8 @@
 tp = 2
 schedule = "1f1b"
 recompute = "full"
+zero_stage = 3
+zero_group = 8                # so many neighbours share parameters and state out, other groups hold the same
 recompute_values = ["*.mlp.gelu"]
 offload = "activations"
 offload_values = ["*.norm1.*"]
@@ -11,7 +13,7 @@ trainer = "megatron"          # only what its configurations can say
 bucket_bytes = 1000000        # of gradients that are exchanged together; 0: each by itself
 exchange_streams = 2          # over which these exchanges go round
 
-[sbp]                         # value name or pattern -> one SBP per mesh axis: data, (context,) tensor
+[sbp]                         # value name or pattern -> one SBP per axis: (replica,) data, (expert,) (context,) tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
 
 [stage]                       # op name or pattern -> pipeline stage, its backward and update ops included;
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
 COUNTS = (
-    *("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size"),
+    *("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles"),
+    *("zero_group", "zero_min_size"),
     "exchange_streams",
 )
 WORDS = ("schedule", "recompute", "offload", "context", "trainer")
@@ -84,7 +87,8 @@ def pins_of(document: Mapping[str, Any], source: str) -> Pins:
 
     problems += _unknown(document, SECTIONS, source)
     config = read("config", lambda key, value: _setting(key, value, f"{source}: [config]"))
-    axes = mesh_axes(config.get("cp", 1), config.get("ep", 1))
+    groups = config.get("zero_group", config.get("dp")) != config.get("dp")
+    axes = mesh_axes(config.get("cp", 1), config.get("ep", 1), groups=groups)
     layouts = read("sbp", lambda pattern, value: _layout(value, axes, f"{source}: [sbp] {pattern!r}"))
     stages = read("stage", lambda pattern, value: _whole(value, f"{source}: [stage] {pattern!r}", at_least=0))
     placements = read("placement", lambda pattern, value: _devices(value, f"{source}: [placement] {pattern!r}"))

@@ -8,7 +8,7 @@ they may have been, as `sbplan predict` does.
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -35,6 +35,11 @@ _SHARE = 6.0
 _MORE = 0.3
 """A family of n rows weighs `_SHARE` x n ** `_MORE` rows: 720 count as 43, one as 6."""
 _MIB = 2**20
+_REMEMBERED = 256
+"""Answers of `RunSeconds`: a step of a fit asks for about 35, and a fit takes a few."""
+_VIEWS = 3
+_MUCH = 1.1
+"""By how much a constant is moved to see which runs it has a say in."""
 _COLLECTIVE_GPUS = (
     ("A100-40GB", "A100-40"), ("A100", "A100-80"), ("V100-32GB", "V100-32"), ("V100", "V100-16"), ("B200", "B200"),
 )  # fmt: skip
@@ -99,13 +104,54 @@ def fit_collectives(measured: AllReduces) -> Fit:
     )  # fmt: skip
 
 
+class RunSeconds:
+    """Seconds of all runs by constants, each run the mean over what it may have been.
+
+    The last answers are remembered: fits without some of the runs begin at the same constants, and feel their way from
+    there by the same small steps.
+    """
+
+    def __init__(self, mixture: Mixture, pricing: Pricing) -> None:
+        self.mixture = mixture
+        self.pricing = pricing
+        self._known: OrderedDict[tuple[float, ...], Floats] = OrderedDict()
+        self._touched: Mask | None = None
+
+    def __call__(self, constants: Constants) -> Floats:
+        """Seconds of every run; not to be written to."""
+        key = tuple(constants[name] for name in sorted(constants))
+        if key not in self._known:
+            found = self.mixture.mean(self.pricing.seconds(constants))
+            found.flags.writeable = False
+            self._known[key] = found
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    def touched(self, declared: Sequence[Constant]) -> Mask:
+        """Which constants (rows) move which runs (columns), seen around their priors and from a few points near."""
+        if self._touched is None:
+            rng = np.random.default_rng(0)
+            widths = np.array([constant.spread for constant in declared])
+            priors = np.array([constant.prior for constant in declared])
+            shifts = (np.zeros(len(widths)), *(rng.uniform(-2, 2, len(widths)) for _ in range(_VIEWS)))
+            self._touched = np.any([self._moved(declared, priors * np.exp(widths * by)) for by in shifts], axis=0)
+        return self._touched
+
+    def _moved(self, declared: Sequence[Constant], values: Floats) -> Mask:
+        names = [constant.name for constant in declared]
+        here = dict(zip(names, values.tolist(), strict=True))
+        base = self(here)
+        return np.array([self(here | {name: value * _MUCH}) != base for name, value in here.items()])
+
+
 @dataclass(frozen=True, slots=True)
 class Runs:
     """Measured runs that can be predicted, ready to be fitted to; `memory_of` names the column of `memory_gib`."""
 
     rows: tuple[Row, ...]
-    mixture: Mixture
-    pricing: Pricing
+    priced: RunSeconds
     seconds: Floats
     memory_gib: Floats
     memory_of: tuple[str, ...]
@@ -130,8 +176,7 @@ def read_runs(rows: Sequence[Row], links: Constants) -> Runs:
     sizes = Counter(families)
     return Runs(
         rows=tuple(rows),
-        mixture=Mixture.of(rows),
-        pricing=Pricing(jobs_of(rows), links),
+        priced=RunSeconds(Mixture.of(rows), Pricing(jobs_of(rows), links)),
         seconds=np.array([measured_seconds(row.cells) or np.nan for row in rows]),
         memory_gib=np.array([held for _, held in memory]),
         memory_of=tuple(column for column, _ in memory),
@@ -155,10 +200,11 @@ def fit_time(runs: Runs, mask: Mask, start: Constants | None = None, declared: S
     mask = mask & runs.timed
 
     def model(constants: Constants) -> Floats:
-        return runs.mixture.mean(runs.pricing.seconds(constants))[mask]
+        return runs.priced(constants)[mask]
 
     rounds = 30 if start is None else 15
-    return fit(model, runs.seconds[mask], runs.weights[mask], declared, start=start, rounds=rounds)
+    touched = runs.priced.touched(declared)[:, mask]
+    return fit(model, runs.seconds[mask], runs.weights[mask], declared, start=start, rounds=rounds, touched=touched)
 
 
 def fit_memory(runs: Runs, mask: Mask) -> Fit:
@@ -167,7 +213,7 @@ def fit_memory(runs: Runs, mask: Mask) -> Fit:
     rows = [runs.rows[run] for run in reporting]
     families = [runs.families[run] for run in reporting]
     mixture, jobs = Mixture.of(rows), jobs_of(rows)
-    work = runs.pricing.work.of(np.isin(runs.mixture.owner, reporting))
+    work = runs.priced.pricing.work.of(np.isin(runs.priced.mixture.owner, reporting))
     reserved = np.array([row.candidates[0].job.framework in RESERVED for row in rows])
     allocated = np.array([runs.memory_of[run] == MEMORY[0] for run in reporting])
     sizes = Counter(families)

@@ -292,15 +292,20 @@ def micro_batches_of(cells: Cells, base: Job) -> list[int]:
 
 
 def virtuals_of(cells: Cells, base: Job, layers: int) -> list[int]:
-    """Virtual stages per device, or every number that deals out the layers evenly."""
+    """Virtual stages per device; of a schedule that is interleaved, every number that deals out the layers evenly.
+
+    Two are the least that interleaving means, where the layers do not divide, and what a V consists of.
+    """
     if cells["schedule"] in ONE_LAP:
         return [1]
     if cells["vpp"]:
         return [count(cells, "vpp")]
-    if "v unknown" not in cells["schedule"]:
+    if base.pp > 1 and cells["schedule"] in V_SHAPES:
+        return [2]
+    if "interleaved" not in cells["schedule"] or base.pp == 1:
         return [1]
-    per_stage = layers // base.pp
-    return [v for v in (2, 3, 4, 5, 6, 7) if per_stage % v == 0 and v <= per_stage] or [1]
+    even = [v for v in (2, 3, 4, 5, 6, 7) if layers % (base.pp * v) == 0]
+    return even or [2 if layers >= 2 * base.pp else 1]
 
 
 def recomputes_of(cells: Cells) -> list[tuple[str, float]]:

@@ -192,7 +192,7 @@ class HeldOut:
         seconds = self.seconds.copy()
         for name, fitted in fits.items():
             mine = sources == name
-            seconds[mine] = runs.mixture.mean(runs.pricing.seconds(fitted.values))[mine]
+            seconds[mine] = runs.priced(fitted.values)[mine]
         return replace(self, seconds=seconds)
 
 
@@ -204,7 +204,7 @@ def held_out(runs: Runs, masks: Sequence[Mask], start: Constants) -> HeldOut:
     fit_of = np.zeros(len(runs.rows), dtype=np.intp)
     for number, mask in enumerate(masks, 1):
         fitted = fit_time(runs, ~mask, start)
-        seconds[mask] = runs.mixture.mean(runs.pricing.seconds(fitted.values))[mask]
+        seconds[mask] = runs.priced(fitted.values)[mask]
         memory.append(fit_memory(runs, ~mask).values)
         time.append(fitted.values)
         fit_of[mask] = number
@@ -233,7 +233,7 @@ def predictions(rows: Sequence[Row], runs: Runs, held: HeldOut, links: Fit, resi
         constants = held.memory[number]
         intervals = strata(residuals.without(np.array(held.fit_of) == number))
         fitted = FittedConstants(nominal(TIME) | dict(links.values) | dict(constants), intervals)
-        work = runs.pricing.work.of(np.array(held.fit_of)[runs.mixture.owner] == number)
+        work = runs.priced.pricing.work.of(np.array(held.fit_of)[runs.priced.mixture.owner] == number)
         for row, prediction in zip(mine, predict(mine, fitted, work), strict=True):
             value = float(seconds[row.cells["row_id"]])
             scale = value / prediction.seconds

@@ -12,6 +12,7 @@ from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.layout.config import Recompute
+from strategy.plan.plan import Plan
 from strategy.search.contradiction import leave_no_candidate
 from strategy.search.search import search
 from strategy.space.request import Pins
@@ -28,6 +29,11 @@ class OtherPlan:
     step_time_s: float | None = None
     added_by_group_s: tuple[tuple[str, float], ...] = ()
     reason: str = ""
+    plan: Plan | None = None
+
+    def document(self) -> dict[str, object]:
+        """As JSON knows it."""
+        return {name: getattr(self, name) for name in ("settings", "step_time_s", "added_by_group_s", "reason")}
 
 
 def other_plans(one: SimulatedPlan, most: int, budget: Budget) -> Iterator[OtherPlan]:
@@ -46,7 +52,7 @@ def other_plans(one: SimulatedPlan, most: int, budget: Budget) -> Iterator[Other
             yield OtherPlan(settings, reason=f"does not fit: {lacks}")
         else:
             more = grouped_s(differences_by_cause_s(one.causes, other.causes))
-            yield OtherPlan(settings, other.causes.step_time_s, tuple(more.items()))
+            yield OtherPlan(settings, other.causes.step_time_s, tuple(more.items()), plan=other.plan)
 
 
 def _next_to(one: SimulatedPlan) -> Iterator[tuple[str, Pins]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strategy.base.errors import InputError
-from strategy.base.units import format_seconds, parse_seconds
+from strategy.base.units import format_duration, parse_seconds
 
 if TYPE_CHECKING:
     from strategy.cost.cost import CostModel
@@ -23,10 +23,8 @@ class Lost:
     checkpoint_interval_s: float
 
     def __str__(self) -> str:
-        saves = (
-            f"a failure every {format_seconds(self.mtbf_s)}, a save every {format_seconds(self.checkpoint_interval_s)}"
-        )
-        return f"{self.goodput:.1%} of the time is kept ({saves})"
+        fails, saves = format_duration(self.mtbf_s), format_duration(self.checkpoint_interval_s)
+        return f"{self.goodput:.1%} of the time is kept (a failure every {fails}, a save every {saves})"
 
 
 def lost_to_failures(

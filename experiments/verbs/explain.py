@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.command.arguments import add_json, seconds
+from experiments.command.arguments import MOST_OTHERS, add_calibration, add_json, seconds
 from experiments.command.console import emit, say
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from experiments.explanation.simulated import SimulatedPlan
     from experiments.explanation.time_by_cause import TimeByCause
     from experiments.explanation.why_not import Refusal, Undecided
+    from experiments.reporting.others import OtherPlan
     from strategy.search.search_result import SearchResult
 
 EXPLAIN_LIMIT_S = 60.0
@@ -35,11 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file): what the best such plan takes more, by cause, or what stands in its way, and by how much",
     )
     parser.add_argument(
+        "--others",
+        type=int,
+        choices=range(MOST_OTHERS + 1),
+        default=0,
+        metavar="N",
+        help="search for the best plans with other degrees, so many at most: how probable it is that the plan is the "
+        "fastest of these, and which measurement would tell (default: %(default)s)",
+    )
+    add_calibration(parser)
+    parser.add_argument(
         "--time-limit",
         type=seconds,
         default=EXPLAIN_LIMIT_S,
         metavar="S",
-        help="for --why-not and --op, the searches together (default: %(default)g)",
+        help="for --why-not, --op and --others, the searches together (default: %(default)g)",
     )
     add_json(parser)
 
@@ -47,12 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify and simulate the plan, then answer what is asked."""
     from experiments.explanation.binding import binding
+    from experiments.explanation.certainty import certainty_among, intervals_of
     from experiments.explanation.simulated import read_simulated
     from experiments.planning.pins import pins_of_settings
-    from strategy.base.budget import Budget
+    from strategy.base.budget import UNLIMITED, Budget
+    from strategy.search.search_result import SearchResult
 
     pins = None if args.why_not is None else pins_of_settings([word for text in args.why_not for word in text.split()])
     one = read_simulated(args.plan)
+    calibration, compared = intervals_of(one.plan, args.calibration), [one.plan]
     binds = binding(one)
     budget = Budget.of(args.time_limit)
     found: dict[str, object] = {"plan": str(args.plan), **causes_document(one.causes), "binding": asdict(binds)}
@@ -67,20 +81,47 @@ def run(args: argparse.Namespace) -> int:
         other = read_simulated(args.diff)
         found["diff"] = {"plan": str(args.diff), **difference_document(one.causes, other.causes)}
         lines.append(difference_text(str(args.diff), one, other))
+        compared.append(other.plan)
     if pins is not None:
         from experiments.command.outputs import clean_stdout
         from experiments.explanation.why_not import pinned_request, why_not
 
         with clean_stdout():
             answer = why_not(pinned_request(one.plan, pins), budget)
+        compared += [answer.plan] if isinstance(answer, SearchResult) else []
         asked = " ".join(args.why_not)
         document, text = why_not_answer(one, asked, answer)
         found["why_not"] = document
         lines.append(text)
+    if args.others:
+        from experiments.command.outputs import clean_stdout
+        from experiments.reporting.others import other_plans
+
+        with clean_stdout():
+            others = list(other_plans(one, args.others, budget))
+        found["others"] = [other.document() for other in others]
+        lines += [other_text(one, other) for other in others]
+        compared += [other.plan for other in others if other.plan is not None]
+    best = certainty_among(compared, calibration, UNLIMITED)
+    found["best"] = None if best is None else best.document()
+    if best is not None:
+        lines.append(f"{args.plan} is {best}")
+    elif len(compared) > 1:
+        lines.append("how sure that is, --calibration tells: the file that the plan was priced by")
     if args.json:
         emit(found)
     say("\n".join(lines))
     return 0
+
+
+def other_text(one: SimulatedPlan, other: OtherPlan) -> str:
+    """A plan next to the plan, for people."""
+    from strategy.base.units import format_seconds
+
+    if other.step_time_s is None:
+        return f"  {other.settings}: {other.reason}"
+    slower = other.step_time_s / one.causes.step_time_s - 1
+    return f"  {other.settings}: {format_seconds(other.step_time_s)} a step ({slower:+.1%})"
 
 
 def causes_document(causes: TimeByCause) -> dict[str, object]:

@@ -168,10 +168,11 @@ def _summary(found: ReadConfiguration, machine: PricedMachine) -> str:
     dp = machine.gpus // read.replica_gpus
     names = {"dp": dp, "tp": read.tp, "pp": read.pp, "cp": read.cp, "ep": read.ep, "virtual": read.virtual}
     said = ", ".join(f"{name} {degree}" for name, degree in names.items() if degree > 1 or name == "dp")
+    groups = f" in {read.replicas} groups" if read.replicas > 1 else ""
     again = "" if read.recompute == "none" else f", {read.recompute} recompute"
     return (
         f"{read.trainer}, {read.model.layers} layers of {read.model.width}, {machine.gpus} {machine.device.name}: "
-        f"{said}, micro-batches of {read.micro_batch}, ZeRO {read.zero}, {read.precision}{again}"
+        f"{said}, micro-batches of {read.micro_batch}, ZeRO {read.zero}{groups}, {read.precision}{again}"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.command.arguments import add_json, seconds
+from experiments.command.arguments import MOST_OTHERS, add_calibration, add_json, seconds
 from experiments.command.console import emit, say
 from experiments.command.outputs import check_output_path
 from strategy.base.errors import CertificateError, InputError, PlanError
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--others",
         type=int,
-        choices=range(9),
+        choices=range(MOST_OTHERS + 1),
         default=4,
         metavar="N",
         help="search for the best plans with other degrees, so many at most, to say what they lose by or lack "
@@ -42,19 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="for these searches together (default: %(default)g)",
     )
+    add_calibration(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, verify, simulate, look at other plans, and write the page."""
     from experiments.command.outputs import clean_stdout
+    from experiments.explanation.certainty import certainty_among, intervals_of
     from experiments.explanation.simulated import read_simulated
     from experiments.reporting.others import other_plans
     from experiments.reporting.report import page, report_document
     from experiments.verbs.simulate import document as simulation_document
     from experiments.verbs.verify import bound_text
     from experiments.verbs.verify import document as verification_document
-    from strategy.base.budget import Budget
+    from strategy.base.budget import UNLIMITED, Budget
     from strategy.plan.replayed_bound import replayed_bound
 
     check_output_path(args.out, "--out")
@@ -67,10 +69,13 @@ def run(args: argparse.Namespace) -> int:
         proved = replayed_bound(plan)
     except CertificateError as error:
         raise PlanError(f"refused: lower_bound_s: {error}", where=str(path)) from None
-    others = None
+    calibration = intervals_of(plan, args.calibration)
+    others, certainty = None, None
     if args.others:
         with clean_stdout():
             others = list(other_plans(one, args.others, Budget.of(args.time_limit)))
+        compared = [plan, *(other.plan for other in others if other.plan is not None)]
+        certainty = certainty_among(compared, calibration, UNLIMITED)
     simulation = simulation_document(one.found)
     if measured is not None and one.program.alike and plan.ranks <= MOST_UNFOLDED:
         from experiments.planning.prices import program_of
@@ -88,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
             verification=verification_document(plan, [], proved),
             bound=known,
             others=others,
+            certainty=certainty,
             run=measured,
         )
     )

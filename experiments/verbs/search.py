@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.command.arguments import (
     TRAINERS,
+    add_failures,
     add_json,
     fit_probability,
     gpu_range,
@@ -30,7 +31,9 @@ from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
 
 if TYPE_CHECKING:
+    from experiments.explanation.certainty import Certainty
     from experiments.planning.gpu_counts import CountAnswer
+    from experiments.studies.job_failures import FailureRates
     from strategy.cost.calibrate import Calibration
     from strategy.hardware.cluster import Cluster
     from strategy.layout.config import PlanConfig
@@ -86,6 +89,7 @@ def _add_question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--figure", type=Path, metavar="F.png", help="of a range of --gpus: draw days against GPU-hours, with intervals"
     )
+    add_failures(parser)
     parser.add_argument(
         "--global-batch", type=positive_int, metavar="N", help="samples per step (default: the model's)"
     )
@@ -161,27 +165,29 @@ def run(args: argparse.Namespace) -> int:
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
     from experiments.command.stopping import exit_code, stopping
+    from experiments.explanation.certainty import certainty_of_search
     from experiments.figures.picture import check_format
     from experiments.planning.answer import document, summary, without_plan
-    from experiments.planning.gpu_counts import training_cost
+    from experiments.planning.gpu_counts import cost_text, steps_of, training_cost
     from experiments.planning.prices import simulated_step
+    from experiments.studies.job_failures import read_failure_rates
     from experiments.trainers.memory_margin import found_with
     from experiments.trainers.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
-    clusters = clusters_of(args)
+    clusters, rates = clusters_of(args), read_failure_rates(args)
     check_output_path(args.out, "--out")
     check_output_path(args.figure, "--figure")
     if args.figure is not None and len(clusters) == 1:
         raise InputError("one number of GPUs is no figure", where="--figure", expected="a range of --gpus, as 64..1024")
     check_format(args.figure)
     if len(clusters) > 1:
-        return compare_counts(args, clusters, started, budget)
+        return compare_counts(args, clusters, rates, started, budget)
     make_folder(args.dump_passes, "--dump-passes")
     request, calibration = request_of(args, clusters[0])
     if args.tokens is not None:
-        training_cost(request, args.tokens, 0.0)  # refuses too few of them before the search
+        steps_of(request, args.tokens)  # refuses too few of them before the search
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
             limited = budget if request.pins.trainer is None else budget.share(LIMITED_SHARE)
@@ -203,15 +209,16 @@ def run(args: argparse.Namespace) -> int:
     write_plan(result.plan, args.out)
     if args.dump_passes is not None:
         dump_passes(result.plan, args.dump_passes)
-    found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started)
-    said = summary(result, args.out)
+    best = certainty_of_search(result, calibration, args.time_limit)
+    found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started) | document_of(best)
+    said = summary(result, args.out) + ("" if best is None else f"\n{best}")
     if answer is not None:
         found |= {"trainer": trainer_document(result.plan, answer)}
         said += f"\n{trainer_text(result.plan, answer)}"
     if args.tokens is not None:
-        cost = training_cost(request, args.tokens, result.plan.claims.step_time_s)
+        cost = training_cost(request, args.tokens, result.plan.claims.step_time_s, rates)
         found |= {"training": dataclasses.asdict(cost)}
-        said += f"\n{cost.tokens} tokens: {cost.steps} steps, {cost.days:.4g} days, {cost.gpu_hours:.4g} GPU-hours"
+        said += f"\n{cost_text(cost)}" + ("" if rates is None else f"\n{rates.text(request)}")
     if args.json:
         emit(found)
     say(said)
@@ -220,10 +227,18 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_LIMIT if result.status == Status.LIMIT else 0
 
 
-def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: float, budget: Budget) -> int:
+def document_of(best: Certainty | None) -> dict[str, object]:
+    """What JSON has of how sure the answer is; null where nothing else was simulated."""
+    return {"best": None if best is None else best.document()}
+
+
+def compare_counts(
+    args: argparse.Namespace, clusters: list[Cluster], rates: FailureRates | None, started: float, budget: Budget
+) -> int:
     """Bound every count of GPUs, search those on the front, write a plan of each, print."""
     from experiments.command.stopping import exit_code, stopping
-    from experiments.planning.gpu_counts import answered, overall, table
+    from experiments.explanation.certainty import certainty_of_search
+    from experiments.planning.gpu_counts import answered, overall, table, without_others
     from experiments.planning.prices import simulated_step
     from experiments.trainers.memory_margin import found_with
     from strategy.plan.plan import write_plan
@@ -231,6 +246,7 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
 
     requests, calibrations = zip(*(request_of(args, cluster) for cluster in clusters), strict=True)
     answers: list[CountAnswer] = []
+    counts: list[dict[str, object]] = []
     with progress() as watch, clean_stdout(), stopping() as stopped_by:
 
         def search_once(request: Request, part: Budget) -> SearchResult:
@@ -239,15 +255,17 @@ def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: f
         def solve(request: Request, part: Budget) -> SearchResult:
             return found_with(request, args.fit_probability, search_once, part)
 
-        for one in answered(requests, args.tokens, solve, budget):
-            answers.append(one)
+        for one in answered(requests, args.tokens, rates, solve, budget):
+            best = None
             if one.result is not None:
                 write_plan(one.result.plan, _path_of(args.out, one))
+                best = certainty_of_search(one.result, calibrations[0], args.time_limit / len(clusters))
+            counts.append(_count_document(one, args.out, calibrations[0], best))
+            answers.append(without_others(one))
     status = overall(answers)
     if args.json:
-        counts = [_count_document(one, args.out, calibrations[0]) for one in answers]
         emit({"status": status, "gpu_counts": counts, "search_time_s": time.perf_counter() - started})
-    say(table(answers))
+    say(table(answers) + ("" if rates is None else f"\n{rates.text(requests[0])}"))
     if args.figure is not None:
         from experiments.figures.counts_figure import draw
 
@@ -263,7 +281,9 @@ def _path_of(out: Path, one: CountAnswer) -> Path:
     return out.with_name(f"{out.stem}-{one.request.devices}{out.suffix}")
 
 
-def _count_document(one: CountAnswer, out: Path, calibration: Calibration | None) -> dict[str, object]:
+def _count_document(
+    one: CountAnswer, out: Path, calibration: Calibration | None, best: Certainty | None
+) -> dict[str, object]:
     """What JSON has of one count: `bound` is null where nothing fits, `search` where there was none."""
     from experiments.planning.answer import document
     from strategy.plan.plan import config_document
@@ -275,7 +295,7 @@ def _count_document(one: CountAnswer, out: Path, calibration: Calibration | None
         bound = figures | {"training": dataclasses.asdict(one.bound)}
     if one.result is not None and one.cost is not None:
         search = document(one.result, _path_of(out, one), calibration, search_time_s=one.result.search_time_s)
-        search |= {"training": dataclasses.asdict(one.cost)}
+        search |= {"training": dataclasses.asdict(one.cost)} | document_of(best)
     cluster = one.request.cost.cluster
     status = {"status": one.status, "gpus": cluster.devices, "cluster": cluster.name}
     return status | {"bound": bound, "search": search}

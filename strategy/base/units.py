@@ -81,6 +81,14 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / TIME_UNITS['ns']:.0f} ns"
 
 
+def format_duration(seconds: float) -> str:
+    """What may take days, for people: `2.5 h`, `260 d`."""
+    for unit in ("d", "h", "min"):
+        if seconds >= 2 * TIME_UNITS[unit]:
+            return f"{seconds / TIME_UNITS[unit]:.3g} {unit}"
+    return format_seconds(seconds)
+
+
 def to_ns(seconds: float) -> int:
     """Seconds -> integer nanoseconds: the one rounding between the cost model and the clocks.
 

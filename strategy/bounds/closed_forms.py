@@ -191,7 +191,8 @@ def is_shared(config: PlanConfig) -> bool:
 
 def on_axes(config: PlanConfig) -> tuple[object, ...]:
     """What a template without data axis depends on, recomputing aside."""
-    return config.tp, config.cp, config.ep, config.strides[2:], config.context, config.micro_batch
+    strides = config.strides[2 + config.data_axis :]
+    return config.tp, config.cp, config.ep, strides, config.context, config.micro_batch
 
 
 def _of_saved(held: LeastBytes) -> list[Inequality]:

@@ -110,7 +110,9 @@ class LayerTemplate:
         Raises:
             OutOfTimeError, InfeasibleError: as `of`.
         """
-        alone = replace(on_one_stage(config), dp=config.ep, zero_stage=0, num_micro_batches=2)
+        strides = (*config.strides[:1], *config.strides[1 + config.data_axis :])
+        once = on_one_stage(config)
+        alone = replace(once, dp=config.ep, num_micro_batches=2, zero_stage=0, zero_group=0, strides=strides)
         training = replace(request.training, global_batch=2 * config.micro_batch * config.ep)
         boxings = {} if boxings is None else boxings
         request = replace(request, training=training)

@@ -39,10 +39,13 @@ class LayoutBound:
 
 
 def saving_aside(config: PlanConfig) -> PlanConfig:
-    """What candidates have in common that differ in how they save memory on the device alone."""
+    """What candidates have in common that differ in how they save memory on the device alone.
+
+    In groups of ZeRO there is no stage 0; what they exchange is no part of what is exchanged without them.
+    """
     return replace(
         config,
-        zero_stage=0,
+        zero_stage=int(config.zero_group > 0),
         zero_owner=False,
         recompute=Recompute.NONE,
         recompute_values=(),

@@ -1,7 +1,8 @@
 """Least exchange: what a layer's parameters and gradients take at least on their way where the data axis shares them.
 
 Under stage 3 of ZeRO every parameter that samples are multiplied with is gathered along the data axis for each pass of
-each micro-batch, and under stages 2 and 3 the gradients of every micro-batch are reduced to their parts. However the
+each micro-batch, and under stages 2 and 3 the gradients of every micro-batch are reduced to their parts. What groups of
+ranks add up between them, they do once per step. However the
 other axes cut a tensor, that takes no less than the cheapest of these ways. Where experts are shared out there are two
 axes of samples, along which all else is exchanged; what is beside experts is not counted then.
 """
@@ -234,8 +235,8 @@ def handed_on_by_layer(graph: Graph) -> TensorSpec | None:
 
 
 def _choices(config: PlanConfig) -> list[tuple[int, ...]]:
-    """None of the axes along which parameters are alike, or all that have several ranks: they are taken as one."""
-    axes = tuple(axis for axis in config.replica_axes if config.mesh[axis] > 1)
+    """None of the axes along which is shared, or all that have several ranks: they are taken as one."""
+    axes = tuple(axis for axis in config.shard_axes if config.mesh[axis] > 1)
     return [(), axes] if axes else [()]
 
 

@@ -57,7 +57,7 @@ Three = tuple[float, float, float]
 _Kind = tuple[Recompute, bool]
 """What is computed again, and whether gradients of several micro-batches are added up."""
 
-_Key = tuple[_Kind, int, int, int, int]
+_Key = tuple[_Kind, int, int, int, int, int]
 """Of a configuration: that, its micro-batch, and the degrees that matter."""
 
 
@@ -125,7 +125,8 @@ class _Item:
 
     They are ahead of all layers (0), in them (1) or behind them (2); `layer` is theirs where layers may be unlike.
 
-    What samples do not say is free to be cut in any way along the data axis, too; what is beside experts, along theirs.
+    What samples do not say is free to be cut in any way along the data axis, too; what is beside experts, along theirs;
+    what updates state, along what ZeRO shares that out.
     """
 
     one: Features
@@ -135,10 +136,13 @@ class _Item:
     layer: int | None
     free: bool
     beside: bool
+    updates: bool
     count: int
 
     def among(self, config: PlanConfig) -> int:
         """Ranks with samples of their own that share out what there is of it, of all their samples."""
+        if self.updates:
+            return config.shards
         if self.free or self.part == "step":
             return config.dp
         return config.ep if self.beside else 1
@@ -239,11 +243,11 @@ class LeastWork:
         sizes, parts = self._sizes(config.recompute), config.tp * config.cp
         used, experts = (0, 0) if config.zero_stage == 3 or self.unusual else (sizes.used, sizes.experts)
         # along a context axis beside a data axis parameters are as along that
-        whole = (used + experts / config.ep) / (config.tp if config.mesh[0] > 1 else parts)
+        whole = (used + experts / config.ep) / (config.tp if config.mesh[config.data_axis] > 1 else parts)
         return LeastBytes(
-            whole + (sizes.held - used - experts) / (parts * config.dp),
+            whole + (sizes.held - used - experts) / (parts * config.shards),
             whole,
-            sizes.sums / (parts * config.dp),
+            sizes.sums / (parts * config.shards),
             sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)),
         )
 
@@ -305,7 +309,7 @@ class LeastWork:
 def _key(config: PlanConfig) -> _Key:
     """What the least seconds of a configuration depend on."""
     kind = config.recompute, config.num_micro_batches > 1
-    return kind, config.micro_batch, config.tp * config.cp, config.dp, config.ep
+    return kind, config.micro_batch, config.tp * config.cp, config.dp, config.ep, config.shards
 
 
 def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> tuple[_Item, ...]:
@@ -316,7 +320,7 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
     follow, beside = following_samples(graphs[1], 2), beside_experts(graphs[1])
     places = places_of(graphs[0])
-    found: Counter[tuple[Features, Features, str, int, int | None, bool, bool]] = Counter()
+    found: Counter[tuple[Features, Features, str, int, int | None, bool, bool, bool]] = Counter()
     for op in graphs[0].ops:
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
@@ -325,7 +329,8 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
         free = unusual or op.name not in follow
         place = 1 if op.layer is not None else 2 * (places[op.name] == LAYERS - 1)
         layer = op.layer if shortened(model) is None else None
-        found[one, two, part, place, layer, free, op.name in beside] += counts.get(op.name, 1)
+        of_state = bool(op.updates) and not unusual
+        found[one, two, part, place, layer, free, op.name in beside, of_state] += counts.get(op.name, 1)
     return tuple(_Item(*key, count) for key, count in found.items())
 
 

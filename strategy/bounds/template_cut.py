@@ -53,7 +53,7 @@ class TemplateName:
         if self.tensor_axis:
             return of_tensor_axis(config)
         several = config.num_micro_batches, config.zero_stage, config.pp > 1, config.strides
-        return *of_tensor_axis(config), config.dp, *several
+        return *of_tensor_axis(config), config.dp, config.zero_group, *several
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +107,8 @@ class TemplateCut:
             return False  # under stage 3 parameters are not held as they are used
         if of_work(ours) == of_work(config):
             return True
+        if config.zero_group:
+            return False
         # What gathers parameters in every micro-batch takes no less than what gathers them once.
         return of_work(ours) == of_work(replace(config, zero_stage=0)) and (
             config.zero_stage != 3 or _gathers_first(weights)
@@ -137,14 +139,15 @@ def of_work(config: PlanConfig) -> tuple[object, ...]:
 
     What computes again is laid out like what it computes: without it, all else could be as it is.
     """
-    return config.dp, *on_axes(config), config.num_micro_batches, config.zero_stage, config.strides[1:]
+    several = config.num_micro_batches, config.zero_stage, config.strides[1:]
+    return config.dp, config.zero_group, *on_axes(config), *several
 
 
 def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
     """What a configuration has in common with those whose templates may bound it, each once."""
     own = TemplateName(config, tensor_axis=False).key
-    plain = of_work(replace(config, zero_stage=0))
-    return tuple(dict.fromkeys((of_tensor_axis(config), own, of_work(config), plain)))
+    plain = () if config.zero_group else (of_work(replace(config, zero_stage=0)),)
+    return tuple(dict.fromkeys((of_tensor_axis(config), own, of_work(config), *plain)))
 
 
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:

@@ -29,11 +29,6 @@ _GRACE = "grace"
 """NVIDIA's own processor, on the boards whose devices form domains of more than one node."""
 _NEWER_HOSTS = (Generation.HOPPER, Generation.BLACKWELL, _GRACE)
 """Whose nodes have other processors than those of the A100."""
-_MESSAGE_KERNELS = 8
-"""Calls to the host's libraries for one message to the next stage and one from it.
-
-1F1B sends and receives in one batch; where stages are interleaved, passes wait for their messages one by one: twice.
-"""
 _OF_LAST = 25 / 40
 """Of the kernels of embedding, logits and loss, the share of the last stage: it has no embedding."""
 _SHARDING_KERNELS = 6
@@ -60,6 +55,9 @@ CONSTANTS = (
       for generation in _NEWER_HOSTS),
     Constant(
         "release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over others", "golden", 1.0
+    ),
+    Constant(
+        "host.messages", 10.0, 0.3, "calls to the host's libraries for a message to the next stage and one from it"
     ),
     Constant("host.plain", 0.8, 0.2, "host seconds per kernel of PyTorch's own modules over Transformer Engine's"),
     Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
@@ -146,7 +144,7 @@ class Pricing:
         self._cpu = Lookup([f"cpu.{_processor(job.device)}" for job in jobs.jobs])
         self._sharpness = Lookup([_sharpness(job) for job in jobs.jobs])
         self._routed = Lookup([profile.routed for profile in profiles])
-        self._tested = np.array([profile.deterministic for profile in profiles])
+        self._timed = np.array([profile.deterministic for profile in profiles]) & (jobs.release > _TIMED_BEFORE)
         self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
         # Layers that do not divide are dealt out along with embedding and head; of those that do nobody says.
         even = np.array([profile.even for profile in profiles])
@@ -203,7 +201,8 @@ class Pricing:
     def terms(self, c: Constants) -> Terms:
         """What the steps consist of."""
         j = self.jobs
-        issued = _MESSAGE_KERNELS * np.where(j.virtual > 1, 2, 1)
+        # Where every part of a step is timed between barriers, interleaved stages wait message by message.
+        issued = c["host.messages"] * np.where(self._timed & (j.virtual > 1), 2, 1)
         stages = StageSeconds(
             body=self._blocks(c).seconds(self._sharpness.of(c)) * self._per_stage + self._added(c) + self._engine_s(c),
             head=_soft_maximum(
@@ -257,7 +256,7 @@ class Pricing:
 
     def _issue_s(self, c: Constants) -> Floats:
         """Host seconds per kernel, by system, processor and release."""
-        aged = np.where(self._tested & (self.jobs.release > _TIMED_BEFORE), c["release.tested"], 1.0)
+        aged = np.where(self._timed, c["release.tested"], 1.0)
         plain = np.where(self.jobs.plain_modules > 0, c["host.plain"], 1.0)
         return np.asarray(self._host.of(c) * self._cpu.of(c) * aged * plain, dtype=float)
 

@@ -55,7 +55,7 @@ class DeviceSheet:
     `domain` is the number of GPUs that reach each other over NVLink (or what its maker has instead), all links of one
     together at `link_bytes_per_s`; `nic_bytes_per_s` is a GPU's share of its node's NICs. Widths that the tensor cores
     lack take the next wider one's peak. `products` are its maker's names of it, `power` the watts of its board over
-    those of another one with the same peaks: what a device sustains is bound by its power.
+    what another one of its generation has for the same peaks: what a device sustains is bound by its power.
     """
 
     name: str
@@ -182,7 +182,8 @@ _SHEETS = (
     ),
     DeviceSheet(
         "MI355X", Generation.BLACKWELL, 288 * GIB, 8000e9, 256, 157.3 * _T, 2516.6 * _T, 5033.2 * _T, 10066.3 * _T,
-        537.6e9, 8, 50e9, ("AMD Instinct MI355X",), maker=Maker.AMD, wiring=Wiring.MESH,
+        537.6e9, 8, 50e9, ("AMD Instinct MI355X",), power=1400 / 1000 / (2516.6 / 2306.9), maker=Maker.AMD,
+        wiring=Wiring.MESH,
     ),
     # 24 ports of 100 Gbit/s, 21 of them to the other seven devices. What Gaudi and TPU make of float32 is not
     # published: here six products of bf16 for one of float32, as XLA does at its highest precision. Processors are

@@ -84,6 +84,8 @@ class PlanConfig:
         zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,
             arXiv:1910.02054): 1 optimiser state, 2 gradients too, 3 parameters too. 0 demands nothing: a search may
             still find that sharing pays.
+        zero_group: so many neighbours of the data-parallel ranks share that out between them, and other groups of as
+            many hold the same (HSDP; Zhao et al. 2023, arXiv:2304.11277); 0: all of them do.
         zero_owner: whether what is shared out stays in one piece, each tensor with one rank, the ranks about equally
             full; for rules that look at whole tensors. OneFlow's `non_distributed` mode.
         zero_min_size: elements below which a tensor is not shared out.
@@ -114,6 +116,7 @@ class PlanConfig:
     offload: Offload = Offload.NONE
     offload_values: tuple[str, ...] = ()
     zero_stage: int = 0
+    zero_group: int = 0
     zero_owner: bool = False
     zero_min_size: int = SMALLEST_SHARED
     tiles: int = 1
@@ -149,6 +152,7 @@ class PlanConfig:
         if self.zero_stage and self.dp == 1:
             got, hint = f"zero_stage {self.zero_stage} with dp 1", "raise dp, or leave zero_stage out"
             raise InputError("nobody to share with", where="config: zero_stage", got=got, hint=hint)
+        self._check_group()
         if self.dp % self.ep:
             expected = f"a divisor of dp, which is {self.dp}"
             raise InputError("no share of the data-parallel ranks", where="config: ep", got=self.ep, expected=expected)
@@ -179,6 +183,18 @@ class PlanConfig:
             object.__setattr__(found, name, value)
         return found
 
+    def _check_group(self) -> None:
+        group, where = self.zero_group, "config: zero_group"
+        if not group:
+            return
+        if not self.zero_stage or self.zero_owner:
+            got, hint = f"zero_stage {self.zero_stage}, zero_owner {self.zero_owner}", "set zero_stage, no zero_owner"
+            raise InputError("nothing is shared out in parts", where=where, got=got, hint=hint)
+        if group < 2 or group >= self.dp or self.dp % group or group % self.ep:
+            of_experts = f", a multiple of ep {self.ep}," * (self.ep > 1)
+            expected = f"a divisor of dp{of_experts} between 1 and dp, which is {self.dp}; or 0, for all of them"
+            raise InputError("no groups of the data-parallel ranks", where=where, got=group, expected=expected)
+
     def _strides_are_apart(self) -> bool:
         """Whether every coordinate is on a rank of its own: each stride passes all that lies inside of it."""
         if len(self.strides) != 1 + len(self.mesh) or min(self.strides) < 1:
@@ -194,13 +210,29 @@ class PlanConfig:
     @property
     def axes(self) -> tuple[str, ...]:
         """Names of the axes of a stage's mesh, outermost first."""
-        return mesh_axes(self.cp, self.ep)
+        return mesh_axes(self.cp, self.ep, groups=self.zero_group > 0)
 
     @property
     def mesh(self) -> Shape:
         """Sizes of those axes."""
         experts, context = (self.ep,) * (self.ep > 1), (self.cp,) * (self.cp > 1)
-        return (self.dp // self.ep, *experts, *context, self.tp)
+        groups = (self.dp // self.shards,) * (self.zero_group > 0)
+        return (*groups, self.shards // self.ep, *experts, *context, self.tp)
+
+    @property
+    def shards(self) -> int:
+        """The data-parallel ranks that share out between them what ZeRO does."""
+        return self.zero_group or self.dp
+
+    @property
+    def data_axis(self) -> int:
+        """The axis of the mesh along which ZeRO shares out; one ahead of it has groups that hold the same."""
+        return int(self.zero_group > 0)
+
+    @property
+    def shard_axes(self) -> tuple[int, ...]:
+        """The axes of the mesh along which what ZeRO shares out is in parts."""
+        return self.replica_axes[self.data_axis :]
 
     @property
     def replica_axes(self) -> tuple[int, ...]:
@@ -208,6 +240,6 @@ class PlanConfig:
         return tuple(range(len(self.mesh) - 1))
 
 
-def mesh_axes(cp: int, ep: int) -> tuple[str, ...]:
-    """Names of the axes of a mesh: there is one for positions, or experts, only where they are split."""
-    return ("data", *("expert",) * (ep > 1), *("context",) * (cp > 1), "tensor")
+def mesh_axes(cp: int, ep: int, *, groups: bool = False) -> tuple[str, ...]:
+    """Names of the axes of a mesh: there is one for groups, positions, or experts, only where there are several."""
+    return (*("replica",) * groups, "data", *("expert",) * (ep > 1), *("context",) * (cp > 1), "tensor")

@@ -170,6 +170,25 @@ def overlap_of(pipeline: Pipeline, cost: CostModel) -> Overlap:
     return replace(Overlap.of(cost.cluster), allowed=True) if pipeline.overlaps else Overlap(allowed=False)
 
 
+def accounts_of(graph: Graph, arrangement: Arrangement, pipeline: Pipeline, stages: int) -> list[Account]:
+    """Where every action counts, in order."""
+    known: dict[object, Account] = {}
+    found = []
+    for action in arrangement.actions:
+        when = action.rate, action.phase, action.stage, action.lap
+        converts = action.step is not None and action.kind is not ActKind.TRANSFER
+        what = arrangement.tensors[action.writes[0]].value if converts else action.kind is ActKind.TRANSFER
+        account = known.get((what, when))
+        if account is None:
+            if isinstance(what, str):
+                account = conversion_account(graph, pipeline, what, *when)
+            else:
+                account = message_account(pipeline, stages, *when) if what else account_of(*when)
+            known[what, when] = account
+        found.append(account)
+    return found
+
+
 def _step_times(
     graph: Graph,
     arrangement: Arrangement,
@@ -180,22 +199,11 @@ def _step_times(
 ) -> StepTimes:
     found = no_times(stages, pipeline.laps)
     known: dict[Identity, int] = {}
-    accounts: dict[object, Account] = {}
     sums: dict[Account, int] = {}
-    for action, seen in zip(arrangement.actions, features, strict=True):
+    for account, seen in zip(accounts_of(graph, arrangement, pipeline, stages), features, strict=True):
         key = Identity(seen)
         if key not in known:
             known[key] = to_ns(cost.seconds(seen))
-        when = action.rate, action.phase, action.stage, action.lap
-        converts = action.step is not None and action.kind is not ActKind.TRANSFER
-        what = arrangement.tensors[action.writes[0]].value if converts else action.kind is ActKind.TRANSFER
-        if (what, when) not in accounts:
-            if isinstance(what, str):
-                account = conversion_account(graph, pipeline, what, *when)
-            else:
-                account = message_account(pipeline, stages, *when) if what else account_of(*when)
-            accounts[what, when] = account
-        account = accounts[what, when]
         sums[account] = sums.get(account, 0) + known[key]
     for (name, place), total_ns in sums.items():
         found[name][place] = total_ns

@@ -10,7 +10,9 @@ ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) is a choice of layouts, and no 
 With owners, S(d) is O(k) everywhere: rank k holds a tensor whole, gradients are reduced to it, parameters broadcast.
 Small tensors stay whole. Other axes are free, so a tensor axis may split the same tensor again. Where experts are
 shared out, what they have is split by expert along that axis for good, and along the data axis in another dim as above;
-all else is along both axes what it is along the data axis, and so is everything along a context axis.
+all else is along both axes what it is along the data axis, and so is everything along a context axis. Where groups of
+data-parallel ranks hold the same (`zero_group`), an axis of its own says which group: along it parameters and state are
+B, and sums of gradients P, so that these are added up between groups once per step.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from strategy.layout.config import PlanConfig
 from strategy.sbp.sbp import B, NdSbp, Owner, P, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
 
-DATA, EXPERT = 0, 1
-"""The mesh axes along which is shared: that of data, and of experts where there is one."""
+DATA = 0
+"""The mesh axis along which owners share, where no group holds the same as another."""
 BY_EXPERT = Split(0)
 
 
@@ -47,7 +49,7 @@ def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | Non
     """
     if math.prod(shape) < config.zero_min_size:
         return None
-    of = of or config.dp * config.cp
+    of = of or config.shards * config.cp
     dims = [d for d, rows in enumerate(shape) if rows >= of * config.tp and (among is None or d in among)]
     return max(dims, key=lambda d: (shape[d] % of == 0, shape[d], -d), default=None)
 
@@ -126,12 +128,27 @@ class _Demands:
     def of_op(self) -> dict[str, tuple[tuple[int, tuple[tuple[int, Sbp], ...]], ...]]:
         """Op name -> (position among its layouts, the SBP along every such axis)."""
         return {
-            op.name: tuple(
-                (position, tuple(self._along(op, position, sbp)))
-                for position, sbp in (*self._of_state(op), *self._of_passes(op))
+            op.name: (
+                *(
+                    (position, tuple(self._along(op, position, sbp)))
+                    for position, sbp in (*self._of_state(op), *self._of_passes(op))
+                ),
+                *((position, ((0, sbp),)) for position, sbp in self._between_groups(op)),
             )
             for op in self.graph.ops
         }
+
+    def _between_groups(self, op: Op) -> Iterator[tuple[int, Sbp]]:
+        """Of what is whole in every group, or a group's terms: along the axis that says which group."""
+        if not self.config.zero_group:
+            return
+        demanded = (*self._of_state(op), *self._of_passes(op))
+        if self._adds_up(op):
+            groups = self.config.dp // self.config.shards
+            if any(option.outputs[0] == (P,) for option in op_signatures(self.graph, op, (groups,))):
+                yield 1, P
+        else:
+            yield from ((position, B) for position, _ in demanded)
 
     def met(self, op: Op, layouts: Sequence[NdSbp]) -> bool:
         """Whether layouts are as demanded, and nothing is owned by others than its owner."""
@@ -148,9 +165,10 @@ class _Demands:
     def _along(self, op: Op, position: int, sbp: Sbp) -> Iterator[tuple[int, Sbp]]:
         """What is demanded along the data axis, as (axis, SBP) of every such axis that has several ranks."""
         name = (*op.inputs, *op.outputs, *op.updates)[position]
-        for axis in (DATA,) if self.config.zero_owner else self.config.replica_axes:
-            if self.config.mesh[axis] > 1:
-                yield axis, BY_EXPERT if axis == EXPERT and self._is_of_experts(name) else sbp
+        axes, mesh = self.config.axes, self.config.mesh
+        for axis in (DATA,) if self.config.zero_owner else self.config.shard_axes:
+            if mesh[axis] > 1:
+                yield axis, BY_EXPERT if axes[axis] == "expert" and self._is_of_experts(name) else sbp
 
     def _is_of_experts(self, name: str) -> bool:
         """Whether a value is a parameter, or one's state or gradient, that is shared out by expert."""
@@ -165,16 +183,16 @@ class _Demands:
     def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:
         if not op.updates:
             return
-        options = op_signatures(self.graph, op, (self.config.dp,))
+        options = op_signatures(self.graph, op, (self.config.shards,))
         for position, name in enumerate(op.updates, len(op.inputs) + len(op.outputs)):
-            possible = [option.layouts[position][DATA] for option in options]
+            possible = [option.layouts[position][0] for option in options]
             among = {sbp.dim for sbp in possible if isinstance(sbp, Split)}
             yield position, self._shared(name, among)
 
     def _of_passes(self, op: Op) -> Iterator[tuple[int, Sbp]]:
         """Of what uses parameters or adds up gradients."""
         definition = op_definition(op.kind)
-        if definition.accumulates and len(op.inputs) == 1 and op.phase in (Phase.BACKWARD, Phase.WEIGHT):
+        if self._adds_up(op):
             sbp = self._shared(op.outputs[0])
             if sbp != B:
                 yield 1, sbp if self.config.zero_stage > 1 else P
@@ -183,6 +201,11 @@ class _Demands:
                 yield len(op.inputs), self._shared(op.outputs[0], self.possible.get(op.outputs[0]))
         elif op.phase is not Phase.UPDATE:
             yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
+
+    def _adds_up(self, op: Op) -> bool:
+        """Whether an op adds up gradients over micro-batches."""
+        accumulates = op_definition(op.kind).accumulates and len(op.inputs) == 1
+        return accumulates and op.phase in (Phase.BACKWARD, Phase.WEIGHT)
 
     @cached_property
     def cut(self) -> dict[str, frozenset[int]]:
@@ -205,8 +228,8 @@ class _Demands:
             if op.inputs[0] in found:
                 found[op.outputs[0]] = found[op.inputs[0]]
             elif op_definition(op.kind).in_blocks:
-                options = op_signatures(self.graph, op, (self.config.dp * self.config.cp * self.config.tp,))
-                layouts = [option.layouts[len(op.inputs)][DATA] for option in options]
+                options = op_signatures(self.graph, op, (self.config.shards * self.config.cp * self.config.tp,))
+                layouts = [option.layouts[len(op.inputs)][0] for option in options]
                 found[op.outputs[0]] = frozenset(sbp.dim for sbp in layouts if isinstance(sbp, Split))
         return found
 
@@ -217,7 +240,7 @@ class _Demands:
         free = set(range(len(shape)) if among is None else among)
         free -= self.cut.get(parameter, frozenset()) if parameter else frozenset()
         if self._is_of_experts(name):
-            ranks = self.config.mesh[DATA] * self.config.cp
+            ranks = self.config.shards // self.config.ep * self.config.cp
             dim = shared_dim(shape, self.config, among=free - {BY_EXPERT.dim}, of=ranks)
         else:
             dim = shared_dim(shape, self.config, among=free)

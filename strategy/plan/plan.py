@@ -213,8 +213,8 @@ def _training_document(training: Training) -> dict[str, Any]:
 
 
 def config_document(config: PlanConfig) -> dict[str, Any]:
-    """A configuration as JSON values; runs, the order of stages and the exchange only where they say something."""
-    found = _without_empty(dataclasses.asdict(config), "runs", "stage_order", "strides", "bucket_bytes")
+    """A configuration as JSON values; runs, orders, groups of ZeRO and the exchange only where they say something."""
+    found = _without_empty(dataclasses.asdict(config), "runs", "stage_order", "strides", "zero_group", "bucket_bytes")
     if not config.bucket_bytes:
         del found["exchange_streams"]
     return found
@@ -311,7 +311,7 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
-    unsaid = {"runs": [], "stage_order": [], "strides": [], "bucket_bytes": 0, "exchange_streams": 1}
+    unsaid = {"runs": [], "stage_order": [], "strides": [], "zero_group": 0, "bucket_bytes": 0, "exchange_streams": 1}
     config = {**unsaid, **reader.mapping(found["config"], "config")}
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims) if field.name != "fit"}
     return Plan(

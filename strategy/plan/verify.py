@@ -25,7 +25,7 @@ from strategy.layout.schedule import at_position, schedule_problem
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import fullest, fullest_rank, memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
-from strategy.passes.zero_layouts import BY_EXPERT, EXPERT, zero_filter
+from strategy.passes.zero_layouts import BY_EXPERT, zero_filter
 from strategy.plan.plan import Plan, most_memory_bytes
 from strategy.program.program import ActKind, Program
 from strategy.program.protocol import admit
@@ -87,7 +87,8 @@ def _stages(plan: Plan) -> Iterator[str]:
         yield f"stages: {len(devices)} devices of a cluster of {plan.cluster.devices}"
     for index, placement in enumerate(placements):
         if placement.mesh != config.mesh:
-            meant = f"dp {config.dp}, ep {config.ep}, cp {config.cp} and tp {config.tp}"
+            groups = f" in groups of {config.zero_group}" * (config.zero_group > 0)
+            meant = f"dp {config.dp}{groups}, ep {config.ep}, cp {config.cp} and tp {config.tp}"
             yield f"stage {index}: mesh {placement.mesh}, but config has {meant}"
         if placement.axes != config.axes:
             yield f"stage {index}: axes {placement.axes}, but {config.axes} are meant"
@@ -163,7 +164,7 @@ def _shares_experts(plan: Plan, op: Op, signature: Signature) -> bool:
     place = op_definition(op.kind).expert_weights
     if plan.config.ep == 1 or place is None or not plan.graph.parameter_of(op.inputs[place]):
         return True
-    return signature.inputs[place][EXPERT] == BY_EXPERT
+    return signature.inputs[place][plan.config.axes.index("expert")] == BY_EXPERT
 
 
 def _conversions(plan: Plan) -> Iterator[str]:

@@ -142,9 +142,8 @@ def _searched(
     chosen = with_bound(best, bound_ns / 1e9, status)
     if certificate is not None:
         chosen = replace(chosen, certificate=document(certificate))
-    runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in others)
     count = sum(len(group.configs) for group in groups)
-    return SearchResult(chosen, status, runners_up, count, time.monotonic() - start, interrupted)
+    return SearchResult(chosen, status, tuple(others), count, time.monotonic() - start, interrupted)
 
 
 def answer(plans: Sequence[Plan]) -> Plan:

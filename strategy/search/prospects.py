@@ -204,13 +204,15 @@ class Prospects:
         request, config, cluster = self.request, box.config, self.request.cost.cluster
         inside = cluster.devices_per_node
         parameters = request.model.parameters / (config.tp * config.pp)
-        static = parameters * (7 + 12 / config.dp if config.zero_stage < 3 else 18 / config.dp)
+        static = parameters * (7 + 12 / config.shards if config.zero_stage < 3 else 18 / config.shards)
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
         more = AGAIN_SAVED if config.recompute is Recompute.MEMORY_BOUND else ALL_SAVED
         held = static + more * saved * in_flight
         gathers = config.num_micro_batches if config.zero_stage == 3 else 1
-        gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
+        group = config.tp * config.cp * config.shards
+        link = cluster.intra if self.are_axes_shared and group <= inside else cluster.inter
+        gathered_ns = 6 * parameters * gathers / link.bytes_per_s * 1e9 if config.dp > 1 else 0.0
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         computed_ns = box.bound_ns + uneven_ns
@@ -240,4 +242,5 @@ class Prospects:
 
 def _of_memory(config: PlanConfig) -> object:
     """What decides on the memory that a sample takes."""
-    return config.dp, config.ep, config.tp, config.cp, config.pp, config.zero_stage, config.recompute
+    shared = config.zero_stage, config.zero_group
+    return config.dp, config.ep, config.tp, config.cp, config.pp, *shared, config.recompute

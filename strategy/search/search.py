@@ -135,8 +135,7 @@ def search(
     status = _status(chosen, known)
     chosen = replace(chosen, claims=replace(chosen.claims, status=str(status)))
     chosen = with_exchange(request, chosen, simulate, budget)
-    runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
-    return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start, interrupted)
+    return SearchResult(chosen, status, tuple(plans[1:]), len(candidates), time.monotonic() - start, interrupted)
 
 
 def _certified(request: Request, plan: Plan, proofs: CandidateProofs) -> Plan:

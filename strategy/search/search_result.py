@@ -22,8 +22,14 @@ class SearchResult:
 
     plan: Plan
     status: Status
-    runners_up: tuple[tuple[PlanConfig, float], ...]
+    others: tuple[Plan, ...]
+    """Those that were simulated beside it, fastest first."""
     num_candidates: int
     search_time_s: float
     interrupted: bool = False
     """Whether a signal ended it (Ctrl-C), with the best so far."""
+
+    @property
+    def runners_up(self) -> tuple[tuple[PlanConfig, float], ...]:
+        """Configurations of the others, with their simulated steps."""
+        return tuple((plan.config, plan.claims.step_time_s) for plan in self.others)

@@ -12,25 +12,25 @@ from strategy.space.rules import beside_experts, named_layouts, staying_with_exp
 from strategy.space.space import Keep
 
 
-def one_but_for_experts(graph: Graph) -> Keep:
-    """Whether the first two axes are as one, of samples: of all but what is beside experts or stays with them."""
+def one_but_for_experts(graph: Graph, data: int = 0) -> Keep:
+    """Whether the data axis and the next are as one, of samples: but for what is beside experts or stays with them."""
     beside, staying = beside_experts(graph), staying_with_experts(graph)
 
     def keep(op: Op, signature: Signature) -> bool:
         names = (*op.inputs, *op.outputs, *op.updates)
         if op.name in beside or not staying.isdisjoint(names):
             return True
-        return all(nd_sbp[0] == nd_sbp[1] for nd_sbp in signature.layouts)
+        return all(nd_sbp[data] == nd_sbp[data + 1] for nd_sbp in signature.layouts)
 
     return keep
 
 
-def one_for_parameters(graph: Graph, axis: int) -> Keep:
-    """Whether parameters, their gradients and state take the first axis and another, of positions, as one."""
+def one_for_parameters(graph: Graph, axis: int, data: int = 0) -> Keep:
+    """Whether parameters, their gradients and state take the data axis and another, of positions, as one."""
     alike = _of_parameters(graph)
 
     def keep(op: Op, signature: Signature) -> bool:
-        return all(nd_sbp[0] == nd_sbp[axis] for name, nd_sbp in named_layouts(op, signature) if name in alike)
+        return all(nd_sbp[data] == nd_sbp[axis] for name, nd_sbp in named_layouts(op, signature) if name in alike)
 
     return keep
 

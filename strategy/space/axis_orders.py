@@ -26,7 +26,7 @@ from strategy.sbp.tensor import Shape
 
 PIPELINE = "pipeline"
 """What stages are called beside the axes of a mesh."""
-NAMES = (PIPELINE, "data", "expert", "context", "tensor")
+NAMES = (PIPELINE, "replica", "data", "expert", "context", "tensor")
 """Outermost first."""
 
 

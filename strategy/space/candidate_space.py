@@ -26,6 +26,7 @@ from strategy.space.space import Keep, SearchSpace, all_of
 from strategy.space.trainer_space import trainer_axis
 
 FREE: Mapping[str, str] = {
+    "replica": "samples",
     "data": "samples",
     "expert": "experts",
     "context": "positions split",
@@ -104,12 +105,12 @@ def _rules(
 
 def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:
     """What ZeRO and pins leave."""
-    mesh = stages.placements[0].mesh
+    mesh, data = stages.placements[0].mesh, config.data_axis
     kept = {"zero": zero_filter(graph, config, stages.stage_of)} if config.zero_stage else {}
-    if config.ep > 1 and mesh[0] > 1 and not pins.layouts:
-        kept["experts"] = one_but_for_experts(graph)
-    if config.cp > 1 and mesh[0] > 1 and not (pins.layouts or config.zero_owner):
-        kept["context"] = one_for_parameters(graph, config.axes.index("context"))
+    if config.ep > 1 and mesh[data] > 1 and not pins.layouts:
+        kept["experts"] = one_but_for_experts(graph, data)
+    if config.cp > 1 and mesh[data] > 1 and not (pins.layouts or config.zero_owner):
+        kept["context"] = one_for_parameters(graph, config.axes.index("context"), data)
     if pins.layouts:
         layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
         kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)

@@ -1,9 +1,9 @@
 """Candidates: what a search chooses from.
 
 A candidate is one configuration: a way to cut the devices into stages x data x context x tensor and the batch into
-micro-batches, a schedule with its virtual stages, what is computed again, the stage of ZeRO, and how many neighbours of
-the data axis share out experts. Its search space holds layouts (`candidate_space`). Sequences are split where the user
-pins a context-parallel degree, or where they are long.
+micro-batches, a schedule with its virtual stages, what is computed again, the stage of ZeRO and the groups in which it
+shares out, and how many neighbours of the data axis share out experts. Its search space holds layouts
+(`candidate_space`). Sequences are split where the user pins a context-parallel degree, or where they are long.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     """Every configuration that the pins allow, those together that differ in schedule alone, what saves least first.
 
     A tensor axis shares out every layer, so that its ranks divide the heads of attention, as trainers ask; a context
-    axis splits long sequences. Stage 0 of ZeRO leaves stages 1 and 2 to the choice of layouts.
+    axis splits long sequences. Stage 0 of ZeRO leaves stages 1 and 2 to the choice of layouts, but for groups: in
+    those of a node, which gather over its links alone, stage 3 is looked at, others where they are pinned.
 
     Raises:
         InputError: owners are pinned, but no stage of ZeRO.
@@ -68,7 +69,8 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     degrees = (
         replace(shared, strides=strides)
         for one in degrees_of(request, context_degrees(request))
-        for shared in (replace(one, ep=ep) for ep in expert_degrees(request, one.dp, one.cp))
+        for by_expert in (replace(one, ep=ep) for ep in expert_degrees(request, one.dp, one.cp))
+        for shared in _in_groups(request, by_expert)
         for strides in orders(shared)
     )
     for plain in degrees:
@@ -97,7 +99,7 @@ def divisions(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
 
     def division(group: Sequence[PlanConfig]) -> tuple[object, ...]:
         one = group[0]
-        return one.dp, one.ep, one.cp, one.tp, one.pp, one.micro_batch, one.strides
+        return one.dp, one.zero_group, one.ep, one.cp, one.tp, one.pp, one.micro_batch, one.strides
 
     for _, groups in itertools.groupby(listed(request), key=division):
         yield tuple(itertools.chain.from_iterable(groups))
@@ -122,6 +124,26 @@ def expert_degrees(request: Request, dp: int, cp: int) -> tuple[int, ...]:
     if cp > 1 or pins.zero_owner or pins.layouts or request.deduction is not None:
         return (1,)
     return divisors(math.gcd(dp, experts))
+
+
+def _in_groups(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """A division with all ways to group those that share out by ZeRO, all of them first; stage 1 stands for any."""
+    pinned = request.pins.zero_group
+    if pinned is None or pinned == config.dp:
+        yield config
+    group = _of_node(request, config) if pinned is None else pinned
+    if 1 < group < config.dp and config.dp % group == 0 and group % config.ep == 0 and not request.pins.zero_owner:
+        yield replace(config, zero_stage=1, zero_group=group)
+
+
+def _of_node(request: Request, config: PlanConfig) -> int:
+    """The data-parallel ranks of a node, where its links are the faster ones and axes lie in their order; or 0."""
+    pins, cluster = request.pins, request.cost.cluster
+    fixed = pins.order or pins.layouts or pins.zero_stage == 0 or request.deduction is not None
+    if fixed or cluster.groups or not request.cost.is_faster_inside():
+        return 0
+    group, left = divmod(cluster.devices_per_node, config.tp * config.cp)
+    return 0 if left else group
 
 
 def _orders(request: Request) -> Callable[[PlanConfig], tuple[tuple[int, ...], ...]]:
@@ -150,6 +172,10 @@ def _recomputes(request: Request) -> tuple[Recompute, ...]:
 
 def _zero_stages(request: Request, config: PlanConfig) -> tuple[int, ...]:
     pinned, trainer = request.pins.zero_stage, request.pins.trainer
+    if config.zero_group:
+        several = (3,) if request.pins.zero_group is None else (1, 2, 3)
+        listed = several if trainer is None else TRAINER_SPACES[trainer].zero_stages_of(config)
+        return tuple(stage for stage in (listed if pinned is None else (pinned,)) if stage)
     if pinned is None and trainer is not None:
         return TRAINER_SPACES[trainer].zero_stages_of(config)
     if pinned is not None:
@@ -335,7 +361,8 @@ def saves_most(request: Request, config: PlanConfig) -> bool:
     """Whether nothing that saves memory is left to try."""
     recompute, zero = _recomputes(request)[-1], _zero_stages(request, config)[-1]
     most = recompute, zero, offloads_of(request, recompute)[-1]
-    return (config.recompute, config.zero_stage, config.offload) == most
+    in_groups = config.zero_group and request.pins.zero_group is None
+    return (config.recompute, config.zero_stage, config.offload) == most and not in_groups
 
 
 def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:

@@ -43,6 +43,7 @@ class Pins:
     offload: Offload | None = None
     offload_values: tuple[str, ...] = ()
     zero_stage: int | None = None
+    zero_group: int | None = None
     zero_owner: bool = False
     zero_min_size: int | None = None
     tiles: int | None = None

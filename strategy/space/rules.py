@@ -306,6 +306,7 @@ def _by_position(graph: Graph) -> Iterator[str]:
 
 
 RULES: Mapping[str, Callable[[Graph, int], AxisRule]] = {
+    "replica": lambda graph, parts: data_parallel(graph),
     "data": lambda graph, parts: data_parallel(graph),
     "expert": lambda graph, parts: expert_parallel(graph),
     "tensor": lambda graph, parts: tensor_parallel(graph),

@@ -43,6 +43,7 @@ class TrainerSpace:
         context: how attention works where positions are split; None where they are not.
         pipelined_context: whether they may be in a pipeline.
         experts: whether experts may be shared out.
+        groups: whether ranks may share out in groups that hold the same.
     """
 
     schedules: tuple[Schedule, ...]
@@ -52,6 +53,7 @@ class TrainerSpace:
     context: Context | None
     pipelined_context: bool
     experts: bool
+    groups: bool = False
 
     def zero_stages_of(self, config: PlanConfig) -> tuple[int, ...]:
         """The stages of ZeRO of a division of the devices; one copy of the parameters is not shared out."""
@@ -59,14 +61,20 @@ class TrainerSpace:
             return (0,)
         return self.zero_stages if config.pp == 1 else self.pipelined_zero_stages
 
+    def _zero_stages_said(self, config: PlanConfig) -> tuple[int, ...]:
+        """Those, and stage 1 where stage 0 leaves it to the layouts: it need not be listed, and may be pinned."""
+        listed = self.zero_stages_of(config)
+        return (*listed, 1) if config.dp > 1 and 0 in listed else listed
+
     def says(self, model: Model, config: PlanConfig) -> bool:
         """Whether the trainer can be told a configuration of a model."""
         return (
             config.recompute in self.recomputes
-            and config.zero_stage in self.zero_stages_of(config)
+            and config.zero_stage in self._zero_stages_said(config)
             and (config.pp == 1 or (config.schedule in self.schedules and not config.runs))
             and _deals_evenly(model, config)
             and (config.ep == 1 or self.experts)
+            and (not config.zero_group or self.groups)
             and (config.cp == 1 or (config.context is self.context and (config.pp == 1 or self.pipelined_context)))
             and not (config.strides or config.stage_order or config.zero_owner or config.recompute_values)
             and config.offload is Offload.NONE
@@ -111,6 +119,7 @@ TRAINER_SPACES: Mapping[TargetTrainer, TrainerSpace] = MappingProxyType(
             context=Context.RING,
             pipelined_context=True,
             experts=True,
+            groups=True,
         ),
         # Its pipelines exchange gradients once per step; Ulysses, which exchanges heads, works without one.
         TargetTrainer.DEEPSPEED: TrainerSpace(

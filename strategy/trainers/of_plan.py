@@ -74,6 +74,7 @@ def said_of_plan(plan: Plan, trainer: TrainerName) -> SaidOfPlan:
             etp=config.tp if experts else 1,
             virtual=config.virtual_stages,
             schedule=config.schedule,
+            replicas=config.dp // config.shards,
             zero=max(config.zero_stage, 1 if config.dp > 1 and _state_is_shared(plan) else 0),
             sequence_parallel=by_position,
             precision="single" if half == "single" else "half",

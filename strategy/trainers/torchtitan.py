@@ -76,6 +76,7 @@ def read_torchtitan(settings: Settings, model: Architecture | None = None) -> Tr
     tp, pp, cp = degree.values()
     replicas = _degree(settings, "data_parallel_replicate_degree")
     shards = _shards(settings)
+    zero = _zero(settings, pp) if shards != 1 else 0
     schedule, virtual = _schedule(settings, found, pp)
     if found.experts:
         ep = _degree(settings, "expert_parallel_degree")
@@ -107,8 +108,8 @@ def read_torchtitan(settings: Settings, model: Architecture | None = None) -> Tr
         etp=etp,
         virtual=virtual,
         schedule=schedule,
-        zero=_zero(settings, pp) if shards != 1 else 0,
-        replicas=replicas,
+        zero=zero,
+        replicas=replicas if zero else 1,
         sequence_parallel=tp > 1,
         precision="single" if half == "single" else precision,
         half=half,

@@ -135,6 +135,9 @@ def batch_of(read: TrainedModel, gpus: int) -> int:
         got = f"{batch} samples for {dp} data-parallel ranks with {read.micro_batch} at once"
         hint = "give a number of --gpus whose ranks share the batch out evenly"
         raise InputError("the batch is no multiple of what the ranks take", got=got, hint=hint)
+    if dp % read.replicas:
+        got = f"{read.replicas} groups of {dp} data-parallel ranks"
+        raise InputError("the groups do not divide the ranks", got=got, hint="give another number of --gpus")
     if dp * read.cp * read.tp % (read.ep * read.etp):
         got = f"ep {read.ep} x etp {read.etp} with dp {dp} x cp {read.cp} x tp {read.tp}"
         raise InputError("experts are shared out over more ranks than there are", got=got)
@@ -189,6 +192,7 @@ def pins_of(read: TrainedModel, gpus: int) -> Pins:
     """The degrees as the search's pins."""
     dp = gpus // read.replica_gpus
     batch = batch_of(read, gpus)
+    zero, group = read.zero if dp > 1 else 0, dp // read.replicas
     return Pins(
         dp=dp,
         tp=read.tp,
@@ -200,7 +204,8 @@ def pins_of(read: TrainedModel, gpus: int) -> Pins:
         schedule=read.schedule,
         virtual_stages=read.virtual,
         recompute=_recompute(read),
-        zero_stage=read.zero if dp > 1 else 0,
+        zero_stage=zero if group > 1 else 0,
+        zero_group=group if zero and 1 < group < dp else None,
     )
 
 
@@ -236,7 +241,7 @@ def configured(read: TrainedModel, config: PlanConfig, zero: int) -> TrainedMode
         virtual=config.virtual_stages,
         schedule=config.schedule,
         zero=max(config.zero_stage, zero if config.dp > 1 else 0),
-        replicas=1,
+        replicas=config.dp // config.shards,
         sequence_parallel=config.tp > 1,
         recompute="none" if config.recompute is Recompute.MEMORY_BOUND else str(config.recompute),
         recompute_modules=modules if config.recompute is Recompute.SELECTIVE else (),

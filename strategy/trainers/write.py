@@ -120,8 +120,8 @@ def _torchtitan(wanted: TrainedModel, plan: Plan) -> dict[str, dict[str, Any]]:
     schedules = {schedule: word for word, schedule in SCHEDULES.items()}
     local = config.micro_batch * (config.num_micro_batches if config.pp > 1 else 1)
     parallelism: dict[str, Any] = {
-        "data_parallel_replicate_degree": 1 if wanted.zero else config.dp,
-        "data_parallel_shard_degree": config.dp if wanted.zero else 1,
+        "data_parallel_replicate_degree": wanted.replicas if wanted.zero else config.dp,
+        "data_parallel_shard_degree": config.shards if wanted.zero else 1,
         "fsdp_reshard_after_forward": "always" if wanted.zero == 3 else "never",
         "tensor_parallel_degree": config.tp,
         "pipeline_parallel_degree": config.pp,
@@ -203,6 +203,8 @@ def _megatron(wanted: TrainedModel, plan: Plan) -> dict[str, Any]:
         "overlap-param-gather": wanted.zero == 1,
         "attention-backend": "auto",
     }
+    if wanted.replicas > 1:
+        found["num-distributed-optimizer-instances"] = wanted.replicas
     if wanted.zero > 1:
         found["data-parallel-sharding-strategy"] = _SHARDING[wanted.zero]
     if wanted.model.experts:

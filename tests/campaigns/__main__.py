@@ -7,25 +7,10 @@ import importlib
 import json
 import sys
 import time
+from pathlib import Path
 
-NAMES = (
-    *("admission", "bitwise", "boxing-bytes", "causes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement"),
-    *("exchange", "faults", "fits", "folding", "forgeries", "gpu-kernels", "gpu-order", "graph-mutants", "hangs"),
-    *(
-        "joined",
-        "kill",
-        "layouts",
-        "low-precision",
-        "makespan-bound",
-        "memory",
-        "messages",
-        "model-features",
-        "mutants",
-        "mutation",
-    ),
-    *("oracle", "order", "program-fuzz", "rediscovery", "repeat", "resume", "solver", "trainer-exports"),
-    *("trainer-keys", "transparency", "unseen", "why-not"),
-)
+FILES = sorted(path for path in Path(__file__).parent.glob("*.py") if "\ndef run(" in path.read_text())
+NAMES = tuple(path.stem.replace("_", "-") for path in FILES)
 
 
 def main(arguments: list[str] | None = None) -> int:

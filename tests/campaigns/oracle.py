@@ -56,7 +56,8 @@ from tests.support.listed_plans import candidates, listed
 from tests.support.priced_points import IMPOSSIBLE, Points, all_points, priced
 from tests.support.random_requests import ROOMY, Case, random_case
 
-MOST_POINTS = 100_000
+MOST_POINTS, MOST_IN_GROUPS = 100_000, 2_000_000
+"""Of a case; more where there are groups of ZeRO, for two axes leave more layouts to what has none of their samples."""
 EXACT = 1e-9
 """Part of a time that floats may err by."""
 DEFAULT_GAP = 0.01
@@ -72,7 +73,7 @@ QUOTAS = {
     **dict.fromkeys(("dp", "tp", "pp", "micro-batch", "signatures"), 0.05),
     **dict.fromkeys(("schedule", "recompute", "saving", "tight limit", "half precision"), 0.05),
     **dict.fromkeys(("zero", "laps", "ep", "order", "offload"), 0.01),
-    **dict.fromkeys(("overlaps", "two nodes", "followed samples"), 0.0),
+    **dict.fromkeys(("overlaps", "two nodes", "followed samples", "groups"), 0.0),
     **dict.fromkeys(("better by rule", "proved, gap 0.0", "proved, gap 0.01"), 0.0),
 }
 
@@ -83,7 +84,7 @@ def run(cases: int, seed: int, *, best: int = BEST) -> Outcome:
     number = seed
     while outcome.cases < cases:
         case = random_case(number)
-        if not 0 < case.points <= MOST_POINTS:
+        if not 0 < case.points <= (MOST_IN_GROUPS if "groups" in case.knobs else MOST_POINTS):
             outcome.coverage["passed over: too many points" if case.points else "passed over: no points"] += 1
         else:
             exercised: list[str] = []
@@ -144,7 +145,9 @@ def _check_saving(spaces: Sequence[Points], exercised: list[str]) -> Iterator[st
     """
     alike: dict[PlanConfig, list[Found]] = {}
     for space in spaces:
-        key = replace(space.listed.config, recompute=Recompute.NONE, zero_stage=0, offload=Offload.NONE)
+        config = space.listed.config
+        stage = config.zero_stage if config.zero_group else 0
+        key = replace(config, recompute=Recompute.NONE, zero_stage=stage, offload=Offload.NONE)
         alike.setdefault(key, []).extend(_best([space], ROOMY, 1))
     for one, *others in alike.values():
         if others:
@@ -201,6 +204,7 @@ def _deciding(spaces: Sequence[Points], request: Request, least: Found) -> Itera
         "schedule": lambda config: config.schedule is (request.pins.schedule or Schedule.ONE_F_ONE_B),
         "laps": lambda config: config.virtual_stages == 1,
         "ep": lambda config: config.ep == 1,
+        "groups": lambda config: not config.zero_group,
         "order": lambda config: not config.strides,
         "offload": lambda config: config.offload is Offload.NONE,
         "recompute": lambda config: config.recompute is (request.pins.recompute or Recompute.NONE),

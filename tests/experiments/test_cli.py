@@ -28,11 +28,11 @@ HEAVY = ("numpy", "scipy", "ortools", "numba", "matplotlib", "mpi4py", "msgspec"
 CONTRACT = {
     "demo": "--ranks --out --json",
     "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --gap --no-incumbents "
-    "--gpus --gpu --tokens --for --out --json",
+    "--gpus --gpu --tokens --mtbf --restart --storage --save --for --out --json",
     "verify": "PLAN --certificate --json",
     "simulate": "PLAN --calibration --trace --figure --json",
-    "explain": "PLAN --diff --op --why-not --time-limit --json",
-    "report": "PLAN|RUN --out --others --time-limit --json",
+    "explain": "PLAN --diff --op --why-not --others --calibration --time-limit --json",
+    "report": "PLAN|RUN --out --others --calibration --time-limit --json",
     "train": "PLAN --steps --data --checkpoint --resume --backend numpy cupy --launch --json",
     "profile": "--out --json",
     "refine": "RUN --calibration --out --json",

@@ -21,6 +21,7 @@ from tests.support.small_plans import config_of, plan_by_rules, request
 MODEL = GptConfig(layers=2, width=32, heads=4, sequence=16, vocabulary=256)
 DEGREES = ("dp", "tp", "cp", "pp")
 _SHARED = {"dp": 2, "zero_stage": 2, "zero_owner": True, "zero_min_size": 64, "offload": Offload.OPTIMIZER}
+_GROUPS = {"dp": 4, "zero_stage": 3, "zero_group": 2, "zero_min_size": 64}
 LAYOUTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "alone": ({}, ("data", "tensor")),
     "stages": ({"tp": 2, "pp": 2}, ("data", "tensor")),
@@ -29,6 +30,7 @@ LAYOUTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "tensor": ({"tp": 2}, ("data", "tensor")),
     "ring": ({"cp": 3}, ("data", "context", "tensor")),
     "shared": (_SHARED, ("samples split", "tensor")),
+    "groups": (_GROUPS, ("data", "samples split", "tensor")),
 }
 """name -> degrees above one, techniques, and one rule per mesh axis."""
 

@@ -6,7 +6,8 @@ What is listed is stated in two places and written here again, as plain as can b
                     micro-batches; 1F1B, interleaved, ZB-H1, ZBV and GPipe where there is a pipeline, no more stages
                     times laps than layers, interleaved with such laps that the fullest place has a twentieth more than
                     its share at most; every kind of recomputing that drops something; activations, or parameters with
-                    their state, or both on the host, where there is one; every stage of ZeRO; experts shared out among
+                    their state, or both on the host, where there is one; every stage of ZeRO, and stage 3 in groups of
+                    the ranks that share a node, where its links are faster; experts shared out among
                     as many neighbours of the data axis as divide both; where links inside of nodes are not faster in
                     every respect, every order of stages and axes over the ranks that puts others into one node
                     (`strategy.space.candidates`)
@@ -116,10 +117,12 @@ def candidates(request: Request) -> Iterator[PlanConfig]:
             values = dp, tp, pp, micro, count
             if not all(pin in (None, value) for pin, value in zip(wanted, values, strict=True)):
                 continue
-            saving = savings, _stages_of_zero(request, dp), _shares_of_experts(request, dp)
-            for (schedule, laps), (recompute, offload), stage, ep in itertools.product(
+            saving = savings, _ways_of_zero(request, dp, tp), _shares_of_experts(request, dp)
+            for (schedule, laps), (recompute, offload), (stage, group), ep in itertools.product(
                 _schedules(request, pp, count), *saving
             ):
+                if group % ep:
+                    continue
                 config = PlanConfig(
                     *(dp, tp, pp, micro, count, schedule),
                     virtual_stages=laps,
@@ -127,6 +130,7 @@ def candidates(request: Request) -> Iterator[PlanConfig]:
                     recompute=recompute,
                     offload=offload,
                     zero_stage=stage,
+                    zero_group=group,
                     zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                 )
                 yield from (replace(config, strides=strides) for strides in _strides(request, config))
@@ -157,10 +161,8 @@ def _is_even(layers: int, places: int) -> bool:
 
 def _strides(request: Request, config: PlanConfig) -> list[tuple[int, ...]]:
     """Of every order that puts other ranks into one node, none for stages outermost and the last axis innermost."""
-    cluster, sizes = request.cost.cluster, (config.pp, *config.mesh)
-    here, there, node = cluster.intra, cluster.inter, cluster.devices_per_node
-    slower = here.bytes_per_s < there.bytes_per_s or here.latency_s > there.latency_s
-    if request.pins.order or not slower:
+    node, sizes = request.cost.cluster.devices_per_node, (config.pp, *config.mesh)
+    if request.pins.order or not _is_slower_inside(request):
         return [()]
     found: dict[frozenset[frozenset[tuple[int, ...]]], tuple[int, ...]] = {}
     for order in itertools.permutations(range(len(sizes))):
@@ -210,11 +212,24 @@ def _finds_something(request: Request, recompute: Recompute, offload: Offload) -
     return True
 
 
-def _stages_of_zero(request: Request, dp: int) -> list[int]:
-    """All of them: what the search finds with stage 0, which demands nothing, is to be no worse than 1 and 2."""
-    if request.pins.zero_stage is None:
-        return [0, 1, 2, 3] if dp > 1 else [0]
-    return [request.pins.zero_stage] if dp > 1 or not request.pins.zero_stage else []
+def _ways_of_zero(request: Request, dp: int, tp: int) -> list[tuple[int, int]]:
+    """(stage, group). All stages: what the search finds with 0, which demands nothing, is no worse than 1 and 2."""
+    pins, cluster = request.pins, request.cost.cluster
+    group, stages = pins.zero_group, [0, 1, 2, 3] if dp > 1 else [0]
+    found = [(stage, 0) for stage in stages] if group in (None, dp) else []
+    in_groups = [1, 2, 3] if group else [3]
+    if group is None and not (pins.order or pins.layouts or pins.zero_stage == 0) and not _is_slower_inside(request):
+        group = cluster.devices_per_node // tp if cluster.devices_per_node % tp == 0 else None
+    if group and 1 < group < dp and dp % group == 0:
+        stages = in_groups if pins.zero_stage is None else [1, 2, 3]
+        found += [(stage, group) for stage in stages]
+    return [way for way in found if pins.zero_stage in (None, way[0])]
+
+
+def _is_slower_inside(request: Request) -> bool:
+    """Whether links inside of nodes are not faster in every respect."""
+    here, there = request.cost.cluster.intra, request.cost.cluster.inter
+    return here.bytes_per_s < there.bytes_per_s or here.latency_s > there.latency_s
 
 
 def listed(request: Request, config: PlanConfig, *, follows: bool = True) -> Listed:
@@ -254,33 +269,35 @@ def _as_pinned(op: Op, signature: Signature, wanted: Mapping[str, NdSbp]) -> boo
 def _allowed(graph: Graph, stages: Stages, config: PlanConfig, *, follows: bool) -> Callable[[Op, Signature], bool]:
     """Whether the rules of the axes leave a signature to an op; `follows`: along the data axis layers follow."""
     inputs = {value.name for value in graph.with_role(Role.INPUT)}
-    data, tensor, experts = config.dp // config.ep, len(config.mesh) - 1, config.ep > 1
+    at, group = int(config.zero_group > 0), config.zero_group or config.dp
+    data, tensor, experts = group // config.ep, len(config.mesh) - 1, config.ep > 1
     in_layers = _followed(graph, data) if follows and data > 1 else {}
+    between = _followed(graph, config.dp // group) if follows and at else {}
     demanded = zero_filter(graph, config, stages.stage_of)
     by_sample = _followed(graph, config.ep) if experts else {}
     by_expert = _followed(graph, config.ep, by_sample, by_expert=True) if experts else {}
 
     def on_their_axis(op: Op, signature: Signature) -> bool:
         names = (*op.inputs, *op.outputs, *op.updates)
-        along = tuple(layout[1] for layout in signature.layouts)
+        along = tuple(layout[at + 1] for layout in signature.layouts)
         maps = [_has_shape_of_maps(graph, name) for name in names]
         if any(is_map and sbp != Split(0) for is_map, sbp in zip(maps, along, strict=True)):
             return False
         if _has_rows(graph, op) and op.layer is not None:
             return along == by_expert[op.name] or (not any(maps) and along == by_sample[op.name])
-        if not any(maps) and data > 1 and any(layout[0] != layout[1] for layout in signature.layouts):
+        if not any(maps) and data > 1 and any(layout[at] != layout[at + 1] for layout in signature.layouts):
             return False
         return any(maps) or by_sample.get(op.name, along) == along
 
     def allowed(op: Op, signature: Signature) -> bool:
         read = [layout for name, layout in zip(op.inputs, signature.inputs, strict=True) if name in inputs]
-        for axis in range(2 if experts and not _has_rows(graph, op) else 1):
+        for axis in range(at + 2 if experts and not _has_rows(graph, op) else at + 1):
             if config.mesh[axis] > 1 and any(layout[axis] != Split(0) for layout in read):
                 return False
         if config.tp > 1 and any(layout[tensor] != B for layout in read):
             return False
-        along_data = tuple(layout[0] for layout in signature.layouts)
-        follow = in_layers.get(op.name, along_data) == along_data
+        groups, along_data = (tuple(layout[axis] for layout in signature.layouts) for axis in (0, at))
+        follow = in_layers.get(op.name, along_data) == along_data and between.get(op.name, groups) == groups
         return follow and demanded(op, signature) and (not experts or on_their_axis(op, signature))
 
     return allowed

@@ -39,6 +39,8 @@ FREE_EVERY = 16
 SCHEDULES: tuple[Schedule | None, ...] = (*[None] * 5, *Schedule)
 ZERO = (*[(0, False)] * 10, *[(stage, owner) for stage in (1, 2, 3) for owner in (False, False, True)])
 """Stage, and whether a tensor has one owner."""
+GROUPS = (False, False, True)
+"""Whether four ranks share out in groups of two."""
 OFFLOADS = (*[Offload.NONE] * 6, Offload.ACTIVATIONS, Offload.OPTIMIZER, Offload.ALL)
 RECOMPUTES = (*[Recompute.NONE] * 4, Recompute.FULL, Recompute.SELECTIVE, Recompute.MEMORY_BOUND)
 FOR_LAYERS = (Recompute.SELECTIVE, Recompute.MEMORY_BOUND)
@@ -77,6 +79,9 @@ def random_plan_case(
     schedule = turn(seed, "schedule", tuple(Schedule) if pipeline else SCHEDULES)
     stage, owner = turn(seed, "zero", ZERO if schedule is None or max(ranks) >= 4 else [(0, False)])
     dp, tp, pp = _random_degrees(rng, ranks, pipelined=schedule is not None, shared=stage > 0)
+    grouped = stage > 0 and not owner and schedule is None and 4 in ranks and turn(seed, "groups", GROUPS)
+    if grouped:
+        dp, tp = 4, 1
     schedule = schedule or rng.choice(tuple(Schedule))
     recompute = turn(seed, "recompute", RECOMPUTES)
     grow = _random_gpt if recompute in FOR_LAYERS else turn(seed, "model", (_random_gpt, _random_mlp))
@@ -94,7 +99,7 @@ def random_plan_case(
         seed=seed,
         **_random_rule(seed, rng, model),
     )
-    more = {"zero_stage": stage, "zero_owner": owner, "zero_min_size": SHARED}
+    more = {"zero_stage": stage, "zero_owner": owner, "zero_min_size": SHARED, "zero_group": 2 * grouped}
     if not stage and 1 < dp <= getattr(model, "sequence", 0) and rng.random() < 0.7:
         more = {"cp": dp, "context": rng.choice(("ring", "all_to_all"))}
         dp = 1
@@ -111,7 +116,7 @@ def random_plan_case(
 def _laid_out(seed: int, rng: random.Random, asked: Request, config: PlanConfig) -> PlanCase:
     """By whichever way it is the turn of; where three heads meet two ranks, say, only a random layout is legal."""
     way = turn(seed, "way", WAYS)
-    rules = config.axes if config.cp > 1 else rng.choice(RULES)
+    rules = config.axes if config.cp > 1 or config.zero_group else rng.choice(RULES)
     ranks = config.pp * math.prod(config.mesh)
     if seed % FREE_EVERY == 0 and ranks <= 3:
         way, rules = "free", FREE

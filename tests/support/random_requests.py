@@ -35,6 +35,8 @@ WITH_EXPERTS, EXPERTS = 3, (2, 4, 4, 8)
 """One in so many of the cases that follow samples has so many experts in each layer."""
 ORDERED, OFFLOADED, PIPED = 5, 5, 4
 """One in so many has the order of the axes open, a host that may hold something and, of these, more than stages."""
+GROUPED = 4
+"""One in so many of the cases on four devices that follow samples has ZeRO share out, in groups of two or a node."""
 IN_LAYER = re.compile(r"^layers\.\d+\.")
 """What a name begins with that other layers have, too."""
 
@@ -63,6 +65,8 @@ def random_case(seed: int) -> Case:
     layers = max(rng.choice((1, 1, 2, 4) if follows else (1, 2, 2, 3, 4)), least)
     is_piped = "offload" in knobs and seed % PIPED > 0
     layers = max(layers, devices * is_piped)
+    grouped = follows and devices == 4 and not is_piped and seed % GROUPED == 0
+    layers = 1 if grouped else layers
     activation = rng.choice(("", "relu", "gelu"))
     model = TinyConfig(layers, rng.choice((4, 6, 8, 16, 16)), activation, follows or rng.random() < 0.5)
     if follows and seed % WITH_EXPERTS == 0:
@@ -70,6 +74,10 @@ def random_case(seed: int) -> Case:
     training = _training(rng)
     if model.experts:
         training = replace(training, optimizer=Optimizer.SGD, momentum=0.0, max_norm=math.inf, precision=Precision.FULL)
+    if grouped:
+        model = replace(model, activation="")
+        plain = {"optimizer": Optimizer.SGD, "momentum": 0.0, "max_norm": math.inf, "precision": Precision.FULL}
+        training = replace(training, global_batch=rng.choice((4, 8)), **plain)
     cost = _cost(rng, devices)
     if "offload" in knobs:
         cost = replace(cost, cluster=replace(cost.cluster, host=_host(random.Random(seed), cost.cluster.device)))
@@ -78,6 +86,11 @@ def random_case(seed: int) -> Case:
     if follows:
         pins = replace(pins, tp=1, dp=None, pp=None)
         knobs = (knobs - {"tp"}) | {"dp", "pp"}
+    if grouped:
+        pinned = 2 if seed // GROUPED % 2 else None
+        pins = replace(pins, num_micro_batches=rng.choice((1, 1, 2)), micro_batch=None)
+        pins = replace(pins, dp=4, pp=1, zero_stage=1 + seed // GROUPED % 3, zero_group=pinned, order=())
+        knobs |= {"groups"}
     if is_piped:
         pins = replace(pins, dp=1, tp=1, pp=None, zero_stage=0)
         knobs = (knobs - {"dp", "tp", "zero"}) | {"pp"}

@@ -67,8 +67,9 @@ def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) 
     if nearest is None:
         return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
     config = nearest.solved.config
+    groups = f" in groups of {config.zero_group}" * (config.zero_group > 0)
     degrees = (
-        f"dp {config.dp}, ep {config.ep}, cp {config.cp}, tp {config.tp}, pp {config.pp}, "
+        f"dp {config.dp}{groups}, ep {config.ep}, cp {config.cp}, tp {config.tp}, pp {config.pp}, "
         f"micro-batches: {config.num_micro_batches}"
     )
     peaks = memory_nbytes(nearest.program)

@@ -68,7 +68,7 @@ def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[Pla
         key=lambda c: (
             c.offload is not Offload.NONE,
             request.state_bytes
-            > FILLED * request.memory_limit_bytes * c.tp * c.pp * (c.dp if c.zero_stage == 3 else 1),
+            > FILLED * request.memory_limit_bytes * c.tp * c.pp * (c.shards if c.zero_stage == 3 else 1),
             c.tp > inside,
             c.micro_batch,
             c.dp,

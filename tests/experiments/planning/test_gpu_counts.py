@@ -82,10 +82,13 @@ def test_every_count_has_a_bound_and_those_on_the_front_a_plan(command: Command,
         steps = math.ceil(TOKENS / (16 * 16))
         for part in (search, bound):
             days, hours = part["training"]["days"], part["training"]["gpu_hours"]
+            kept = part["training"]["lost"]["goodput"]
+            assert 0.99 < kept < 1
             assert part["training"]["steps"] == steps
-            assert days == pytest.approx(steps * part["step_time_s"] / 86400)
+            assert days == pytest.approx(steps * part["step_time_s"] / kept / 86400)
             assert hours == pytest.approx(24 * days * one["gpus"])
         assert f"{one['gpus']}" in said.err
+    assert "assumed: a GPU fails every 50,000 h (--mtbf" in said.err
 
 
 def test_one_count_is_a_cluster_without_a_name(command: Command, tmp_path: Path, one_way: Path) -> None:

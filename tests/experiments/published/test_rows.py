@@ -55,6 +55,19 @@ def test_a_schedule_of_one_lap_has_no_virtual_stages() -> None:
     assert job(vpp="2", schedule="zbv").in_flight == 1.0
 
 
+def test_an_interleaved_schedule_has_as_many_laps_as_deal_out_its_layers() -> None:
+    def laps(schedule: str, **given: str) -> list[int]:
+        return [one.virtual for one in jobs(vpp="", schedule=schedule, **given)]
+
+    assert laps("1f1b") == [1]
+    assert laps("interleaved-1f1b") == [2, 4], "16 layers of a stage, in up to seven laps"
+    assert laps("interleaved-1f1b(v unknown)") == [2, 4]
+    assert laps("interleaved-1f1b", layers="31") == [2], "no number of laps deals out 31 layers evenly"
+    assert laps("interleaved-1f1b", layers="2") == [1], "a layer for each stage"
+    assert laps("interleaved-1f1b", pp="1") == [1]
+    assert laps("zbv") == [2], "down the stages and up again"
+
+
 def test_ranks_that_share_a_sequence_share_the_weights_too() -> None:
     assert job(fsdp_shard="4", cp="2", tp="1", pp="1", framework="torchtitan").shard == 8
     assert job(fsdp_shard="1", cp="8", tp="1", pp="1", framework="torchtitan").shard == 0

@@ -22,7 +22,7 @@ from experiments.published.predictions import Prediction
 from experiments.published.scores import choices, score
 from experiments.published.source_figure import SourceFigure
 from experiments.published.validation import FOLDS, folds_of
-from strategy.closed_form.calibration import read_constants, shipped
+from strategy.closed_form.calibration import TIME, read_constants, shipped
 from tests.experiments.conftest import Command
 
 Row = dict[str, str]
@@ -88,6 +88,20 @@ def test_groups_are_kept_whole_and_every_large_family_is_in_several_folds() -> N
         assert seen.setdefault(key, fold) == fold
     for family in set(runs.families) - {"mtnlg", "golden_7b"}:
         assert len(set(folds[runs.family(family)].tolist())) >= 2, family
+
+
+def test_runs_are_priced_once_and_only_by_the_constants_that_concern_them() -> None:
+    rows = [row for row in measured_rows() if row.cells["row_id"].startswith(("dlperf_rn50", "titan", "mcore"))]
+    runs = read_runs(rows, shipped().constants)
+    once = runs.priced(shipped().constants)
+    assert runs.priced(dict(shipped().constants)) is once
+    touched = dict(zip((constant.name for constant in TIME), runs.priced.touched(TIME), strict=True))
+    assert touched["bytes.rate"].all()
+    for constant, family in (("slack.torchtitan", "titan"), ("slack.core", "mcore"), ("conv.moved", "dlperf_rn50")):
+        assert (touched[constant] == runs.family(family)).all(), constant
+    for shift in (0.7, 1.4):
+        moved = dict(shipped().constants) | {"slack.torchtitan": shift}
+        assert ((runs.priced(moved) != once) <= touched["slack.torchtitan"]).all()
 
 
 def test_all_reduces_between_gpus_without_a_sheet_are_left_out() -> None:

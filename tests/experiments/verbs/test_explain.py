@@ -14,6 +14,7 @@ from experiments.verbs.explain import why_not_answer
 from strategy.base.budget import Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.base.units import format_seconds
+from strategy.cost.calibrate import Calibration, Fitted, scale, write_calibration
 from strategy.graph.signature import Signature, op_signatures
 from strategy.layout.config import Offload, Recompute
 from strategy.layout.convert import Converter, lay_out
@@ -22,6 +23,7 @@ from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.space.request import Pins
 from tests.experiments.conftest import Command
 from tests.experiments.explanation.small import small_plan
+from tests.support.small_plans import reclaimed
 
 
 def test_it_says_where_the_step_goes_and_what_binds(command: Command, plan_file: Path) -> None:
@@ -155,3 +157,45 @@ def test_memory_that_is_short_is_told_though_the_limit_that_does_is_not_found_in
     assert isinstance(found, Refusal)
     assert found.constraint is None
     assert "1000 bytes" in found.reason
+
+
+def test_how_sure_it_is_which_of_two_plans_is_the_faster_one(
+    command: Command, small_file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.json"
+    write_plan(small_plan("tensor"), other)
+    pairs = [(small_file, other), (other, small_file)]
+    found = []
+    for one, two in pairs:
+        said = command("explain", one, "--diff", two, "--json")
+        best = json.loads(said.out)["best"]
+        assert [plan["step_time_s"] for plan in best["plans"]] == [read_plan(p).claims.step_time_s for p in (one, two)]
+        assert f"{one} is the fastest of 2 plans that were simulated, with probability" in said.err
+        found.append(best["probability"])
+    assert sum(found) == pytest.approx(1)
+    assert json.loads(command("explain", small_file, "--json").out)["best"] is None
+
+
+def test_plans_next_to_it_are_compared_by_its_calibration(command: Command, tmp_path: Path) -> None:
+    plan = small_plan("data")
+    features = {part.key: part for seen in plan.priced.features for part in seen.parts or (seen,)}
+    fitted = {
+        key: Fitted(plan.cost.coefficients_of(one), 9, 90, ("here",), 0.2, (one,)) for key, one in features.items()
+    }
+    calibration = Calibration(plan.cluster.name, fitted)
+    path, constants = tmp_path / "plan.json", tmp_path / "calibration.json"
+    write_plan(reclaimed(replace(plan, cost=calibration.cost_model(plan.cluster))), path)
+    write_calibration(calibration, constants)
+    words = ("explain", path, "--others", "1", "--time-limit", "60", "--json")
+    said = command(*words)
+    assert said.code == 0, said.err
+    (other,) = json.loads(said.out)["others"]
+    assert (other["settings"], json.loads(said.out)["best"]) == ("dp=1 tp=2 pp=1", None)
+    assert "how sure that is, --calibration tells" in said.err
+    best = json.loads(command(*words, "--calibration", constants).out)["best"]
+    assert best["intervals"] == "calibration"
+    assert [one["config"]["tp"] for one in best["plans"]] == [1, 2]
+    write_calibration(scale(calibration, 2.0), constants)
+    refused = command(*words, "--calibration", constants)
+    assert refused.code == 2
+    assert "the plan was priced by other constants" in refused.err

@@ -46,6 +46,7 @@ KEYS = [
     "mfu",
     "hfu",
     "runners_up",
+    "best",
     "plan",
 ]
 CONFIG = [
@@ -134,6 +135,12 @@ def test_a_free_search_is_no_worse_than_its_runners_up(command: Command, tmp_pat
     assert found["num_candidates"] == 2 * 4 * 2 + 3 * 4 + pipelines + gradients_shared
     assert all(set(one["config"]) == set(CONFIG) for one in found["runners_up"])
     assert all(one["step_time_s"] >= found["step_time_s"] for one in found["runners_up"])
+    best, first = found["best"], found["best"]["plans"][0]
+    assert (first["config"], first["step_time_s"]) == (found["config"], found["step_time_s"])
+    assert 2 <= len(best["plans"]) <= 1 + len(found["runners_up"])
+    assert sum(one["probability"] for one in best["plans"]) == pytest.approx(1)
+    assert best["probability"] == first["probability"]
+    assert f"with probability {best['probability']:.2f}" in said.err
     assert 0 <= found["gap"] == pytest.approx(1 - found["lower_bound_s"] / found["objective_s"])
 
 

@@ -99,7 +99,7 @@ def relative(a: list[float], b: list[float]) -> float:
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64])
-@pytest.mark.parametrize("layout", ["stages", "grid", "mixed", "ring"])
+@pytest.mark.parametrize("layout", ["stages", "grid", "mixed", "ring", "groups"])
 def test_a_plan_learns_what_one_rank_learns(trained: Train, layout: str, dtype: DType) -> None:
     found, alone = trained(layout, dtype), trained("alone", dtype)
     assert found.checkpoint.step == alone.checkpoint.step == STEPS
@@ -117,7 +117,7 @@ def test_a_plan_learns_what_one_rank_learns(trained: Train, layout: str, dtype: 
         assert np.abs(got - expected).max() <= tolerance * max(1.0, np.abs(expected).max()), name
 
 
-@pytest.mark.parametrize("layout", ["stages", "grid", "mixed"])
+@pytest.mark.parametrize("layout", ["stages", "grid", "mixed", "groups"])
 def test_ranks_hold_and_send_what_the_plan_says(trained: Train, layout: str) -> None:
     found, plan = trained(layout, DType.FLOAT32), small_plan(layout)
     assert found.summary["sent_bytes_per_step"] == list(plan.claims.sent_bytes_per_step)

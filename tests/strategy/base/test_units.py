@@ -15,6 +15,7 @@ from strategy.base.units import (
     SIZE_UNITS,
     TIME_UNITS,
     format_bytes,
+    format_duration,
     format_seconds,
     parse_bandwidth,
     parse_bytes,
@@ -153,6 +154,8 @@ def test_printed_figures() -> None:
         "1.00 TiB",
     ]
     assert [format_seconds(s) for s in (0, 5e-9, 12e-6, 0.0123, 2)] == ["0 ns", "5 ns", "12 us", "12.3 ms", "2 s"]
+    longer = [format_duration(s) for s in (0.5, 100, 300, 5400, 1.8e8, 172800)]
+    assert longer == ["500 ms", "100 s", "5 min", "90 min", "2.08e+03 d", "2 d"]
 
 
 def test_nanoseconds_round_to_nearest() -> None:

@@ -32,11 +32,12 @@ TRAINING = Training(global_batch=16, precision=Precision.BF16)
 
 
 @pytest.mark.parametrize("model", [GPT, EXPERTS], ids=["gpt", "experts"])
-@pytest.mark.parametrize(("dp", "tp"), [(4, 1), (2, 2), (8, 1)])
+@pytest.mark.parametrize(("dp", "tp", "group"), [(4, 1, 0), (2, 2, 0), (8, 1, 0), (8, 1, 4)])
 @pytest.mark.parametrize("stage", [2, 3])
-def test_it_is_taken_beside_the_work(model: Model, dp: int, tp: int, stage: int) -> None:
-    asked = request(dp * tp, TRAINING, model=model, backend="cuda")
-    config = PlanConfig(dp, tp, 1, 1, 16 // dp, Schedule.ONE_F_ONE_B, zero_stage=stage, zero_min_size=1)
+def test_it_is_taken_beside_the_work(model: Model, dp: int, tp: int, group: int, stage: int) -> None:
+    asked = request(dp * tp, TRAINING, model=model, backend="cuda", per_node=group or None)
+    zero = {"zero_stage": stage, "zero_group": group, "zero_min_size": 1}
+    config = PlanConfig(dp, tp, 1, 1, 16 // dp, Schedule.ONE_F_ONE_B, **zero)
     short = shortened(model)
     assert short is not None
     weights = np.zeros(SIZE)
@@ -60,6 +61,16 @@ def test_nothing_is_exchanged_where_nothing_is_shared() -> None:
     work = least_work(asked)
     for config in (replace(CONFIG, zero_stage=0), replace(CONFIG, zero_stage=1), replace(CONFIG, zero_min_size=10**9)):
         assert least_exchange_ns(work, config) == 0
+
+
+def test_groups_of_a_node_gather_over_its_links_alone() -> None:
+    asked = request(8, TRAINING, model=GPT, backend="cuda", per_node=4)
+    whole = PlanConfig(8, 1, 1, 1, 2, Schedule.ONE_F_ONE_B, zero_stage=3)
+    work, inside = least_work(asked), replace(asked.cost.cluster, inter=asked.cost.cluster.intra)
+    in_groups_ns = least_exchange_ns(work, replace(whole, zero_group=4))
+    assert 0 < in_groups_ns < least_exchange_ns(work, whole)
+    alone = least_work(replace(asked, cost=replace(asked.cost, cluster=inside)))
+    assert in_groups_ns == least_exchange_ns(alone, replace(whole, zero_group=4))
 
 
 CONFIG = PlanConfig(4, 1, 1, 1, 4, Schedule.ONE_F_ONE_B, zero_stage=3)

@@ -9,7 +9,8 @@ import pytest
 from strategy.base.errors import InputError
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.estimate import estimate
-from strategy.closed_form.job import Job
+from strategy.closed_form.job import Job, Jobs
+from strategy.closed_form.price import Pricing
 from strategy.hardware.devices import DEVICES, device
 from tests.strategy.closed_form.conftest import BASE, GPT, Make
 
@@ -32,6 +33,20 @@ def test_recompute_costs_a_forward_pass(job: Make) -> None:
 def test_interleaving_shortens_the_bubble(job: Make) -> None:
     plain, interleaved = seconds(job(pp=8, global_batch=64), job(pp=8, global_batch=64, virtual=3))
     assert interleaved < plain
+
+
+@pytest.mark.parametrize(("release", "times"), [(0.0, 1.0), (1.0, 2.0)])
+def test_messages_of_interleaved_stages_take_turns_where_all_parts_are_timed(
+    job: Make, release: float, times: float
+) -> None:
+    """What the host spends on one message to a neighbour and one from it, of tests before and after release 0.16."""
+    constants = dict(shipped().constants) | {"pp.exposed": 1e-12}
+
+    def message(virtual: int) -> float:
+        tested = job(framework="megatron-core-tested", virtual=virtual, release=release)
+        return float(Pricing(Jobs.of([tested]), constants).terms(constants).stages.message[0]) / virtual
+
+    assert message(3) / message(1) == pytest.approx(times)
 
 
 def test_a_pipeline_of_few_micro_batches_is_mostly_bubble(job: Make) -> None:

@@ -70,6 +70,10 @@ def test_only_what_an_update_can_split_is_taken() -> None:
         ({"tiled": ("*.fc1.matmul",)}, "config: tiled: nothing is cut (got 'tiles 1'); set tiles too"),
         ({"zero_owner": True}, "config: zero_owner: nothing is shared out (got 'zero_stage 0'); set zero_stage too"),
         ({"zero_min_size": 0}, "config: zero_min_size: not possible (got 0"),
+        ({"zero_group": 2}, "config: zero_group: nothing is shared out in parts (got 'zero_stage 0"),
+        ({"zero_group": 3, "zero_stage": 3}, "config: zero_group: no groups of the data-parallel ranks (got 3"),
+        ({"zero_group": 4, "zero_stage": 3}, "expected a divisor of dp between 1 and dp, which is 4; or 0, for all"),
+        ({"zero_group": 2, "zero_stage": 3, "ep": 4}, "expected a divisor of dp, a multiple of ep 4, between 1"),
     ],
 )
 def test_what_is_impossible_is_refused(changes: dict[str, Any], message: str) -> None:

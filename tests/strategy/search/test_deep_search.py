@@ -77,7 +77,7 @@ def test_same_question_same_bytes(answer: SearchResult) -> None:
 
 @pytest.mark.parametrize("experts", [0, 8])
 def test_every_configuration_is_listed_once(experts: int) -> None:
-    """Against a count by loops: degrees, micro-batches, schedules, laps, recomputing, ZeRO, shares of experts."""
+    """Against a count by loops: degrees, micro-batches, schedules, recomputing, ZeRO in groups, shares of experts."""
     request, layers, heads = asked(), DEEP.layers, DEEP.heads
     if experts:
         model = replace(EXPERTS, layers=layers, heads=heads, key_heads=heads, experts=experts)
@@ -93,8 +93,10 @@ def test_every_configuration_is_listed_once(experts: int) -> None:
             pairs = [(s, 2 if s is Schedule.ZBV else 1) for s in SCHEDULES if s is not Schedule.INTERLEAVED]
             pairs += [(Schedule.INTERLEAVED, laps) for laps in range(2, depth + 1) if depth % laps == 0]
             schedules = sum(schedule_problem(s, pp, laps, count) is None and laps <= depth for s, laps in pairs)
-        shares = sum(dp % ep == 0 and experts % ep == 0 for ep in range(1, experts + 1)) if experts else 1
-        wanted += schedules * len(Recompute) * (2 if dp > 1 else 1) * shares
+        shares = [ep for ep in range(1, experts + 1) if dp % ep == 0 and experts % ep == 0] if experts else [1]
+        group = 8 // tp
+        in_groups = sum(group % ep == 0 for ep in shares) if 1 < group < dp and dp % group == 0 else 0
+        wanted += schedules * len(Recompute) * ((2 if dp > 1 else 1) * len(shares) + in_groups)
     assert len(listed) == len(set(listed)) == wanted
 
 
@@ -218,6 +220,21 @@ def test_the_order_of_the_axes_turns_with_the_links() -> None:
     assert replayed_bound(other) is not None
 
 
+def test_parameters_are_gathered_inside_of_nodes_where_links_between_them_are_slow() -> None:
+    """Rather than among all ranks, if none has to; and the bound is replayed."""
+    pins = Pins(tp=1, pp=1, micro_batch=1, recompute=Recompute.NONE, zero_stage=3)
+    request = asked(pins=pins, batch=64)
+    cluster = request.cost.cluster
+    slow = replace(cluster, inter=replace(cluster.inter, bytes_per_s=cluster.inter.bytes_per_s / 50))
+    request = replace(request, cost=CostModel(slow, {}), incumbents=False)
+    found = found_with(request).plan
+    among_all = found_with(replace(request, pins=replace(pins, zero_group=16))).plan
+    assert (found.config.zero_group, among_all.config.zero_group) == (8, 0)
+    assert found.claims.step_time_s < 0.9 * among_all.claims.step_time_s
+    assert verify(found) == []
+    assert replayed_bound(found) is not None
+
+
 @pytest.mark.parametrize(
     ("model", "turns"),
     [(DEEP, False), (LLAMA, False), (EXPERTS, False), (HEAVY, False), (DEEP, True), (EXPERTS, True)],
@@ -226,7 +243,7 @@ def test_the_order_of_the_axes_turns_with_the_links() -> None:
 def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: int) -> None:
     """On every level, of boxes drawn at random; also of what does not fit, but for memory's part in bounds.
 
-    One of them leaves parameters to the choice of layouts, one shares them out (stage 3 of ZeRO).
+    One of them leaves parameters to the choice of layouts, one shares them out (stage 3 of ZeRO), one by node.
     """
     request = replace(asked(batch=32, limit=2**50), model=model)
     request = turned(request) if turns else request
@@ -234,7 +251,9 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: 
     assert short is not None
     work, rng = least_work(request), random.Random(seed)
     listed = mesh_groups(request, work)
-    groups = [rng.choice([group for group in listed if group.config.zero_stage == stage]) for stage in (0, 3)]
+    kinds = [[one for one in listed if one.config.zero_stage == stage] for stage in (0, 3)]
+    kinds += [] if turns else [[one for one in listed if one.config.zero_group]]
+    groups = [rng.choice(kind) for kind in kinds]
     refinement = Refinement(request, short, work, groups, Budget.of(600), None)
     for box in refinement.boxes:
         while box.level < 4:
@@ -254,7 +273,7 @@ def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
     assert short is not None
     work, rng = least_work(request), random.Random(seed)
     groups = mesh_groups(request, work)
-    like = rng.choice([group.configs[0] for group in groups if group.config.dp > 1])
+    like = rng.choice([group.configs[0] for group in groups if group.config.dp > 1 and not group.config.zero_group])
     plain = replace(like, zero_stage=0, recompute=Recompute.NONE)
     others = [replace(like, zero_stage=3, recompute=again) for again in (Recompute.NONE, Recompute.FULL)]
     few = [group for group in groups if group.configs[0] in {plain, *others}]

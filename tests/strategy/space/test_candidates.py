@@ -91,6 +91,24 @@ def test_a_pinned_stage_needs_ranks_to_share_with(asked: Request) -> None:
     assert list(candidates_of(replace(asked, pins=Pins(zero_stage=0)))) == plain
 
 
+def test_groups_are_those_of_a_node_or_as_pinned(asked: Request) -> None:
+    training, free = Training(global_batch=16), Pins()
+
+    def found(per_node: int, pins: Pins = free) -> set[tuple[int, int, int, int]]:
+        pins = replace(pins, pp=1, num_micro_batches=2, recompute=Recompute.NONE, offload=Offload.NONE)
+        listed = candidates_of(replace(request(8, training, per_node=per_node), pins=pins))
+        return {(one.dp, one.tp, one.zero_stage, one.zero_group) for one in listed if one.zero_group}
+
+    assert found(8) == set()
+    assert found(4) == {(8, 1, 3, 4), (4, 2, 3, 2)}
+    assert found(4, Pins(zero_stage=2)) == {(8, 1, 2, 4), (4, 2, 2, 2)}
+    assert found(4, Pins(order=("data", "tensor"))) == found(4, Pins(zero_stage=0)) == set()
+    pinned = {(8, 1, stage, 2) for stage in (1, 2, 3)} | {(4, 2, stage, 2) for stage in (1, 2, 3)}
+    assert found(8, Pins(zero_group=2)) == pinned
+    all_share = {one.dp for one in candidates_of(replace(asked, pins=Pins(zero_group=2)))}
+    assert all_share == {2}, "a group of all of them"
+
+
 def test_what_saves_memory_costs_no_less_than_what_does_not(asked: Request) -> None:
     """The bound of a candidate that saves nothing holds for those that do, which is why they may be left out."""
     plenty = replace(asked, pins=Pins(pp=1, num_micro_batches=2, zero_min_size=9))

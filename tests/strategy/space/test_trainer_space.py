@@ -38,6 +38,8 @@ def asked(model: object = LLAMA, gpus: int = 4, **pins: object) -> Request:
         (PLAIN, {"megatron", "deepspeed"}),
         (replace(PLAIN, zero_stage=3), {"megatron", "torchtitan", "deepspeed"}),
         (replace(PLAIN, zero_stage=2), {"deepspeed"}),
+        (replace(PLAIN, zero_stage=1), {"megatron", "deepspeed"}),
+        (replace(ONE_F_ONE_B, zero_stage=1), {"megatron", "deepspeed"}),
         (ONE_F_ONE_B, {"megatron", "deepspeed"}),
         (replace(ONE_F_ONE_B, zero_stage=2), {"torchtitan"}),
         (replace(ONE_F_ONE_B, dp=1), {"megatron", "torchtitan", "deepspeed"}),
@@ -66,6 +68,14 @@ def test_a_pipeline_needs_layers_that_all_repeat() -> None:
     assert not MEGATRON.says(other, ONE_F_ONE_B)
     assert not TORCHTITAN.says(other, replace(ONE_F_ONE_B, zero_stage=2))
     assert not DEEPSPEED.says(EXPERTS, replace(PLAIN, ep=2))
+
+
+def test_stage_1_can_be_pinned_for_a_trainer_that_has_it() -> None:
+    """Megatron's distributed optimiser: it is not listed beside stage 0, whose layouts have it among them."""
+    pins = {"trainer": TargetTrainer.MEGATRON, "dp": 2, "pp": 2}
+    assert {config.zero_stage for config in candidates_of(asked(**pins))} == {0}
+    assert {config.zero_stage for config in candidates_of(asked(**pins, zero_stage=1))} == {1}
+    assert not list(candidates_of(asked(**{**pins, "trainer": TargetTrainer.TORCHTITAN}, zero_stage=1)))
 
 
 @pytest.mark.parametrize("trainer", TargetTrainer)

@@ -70,7 +70,10 @@ def test_torchtitan_counts_its_batch_by_ranks() -> None:
                          "tensor_parallel_degree": 2}}, Path("x.toml")).trained  # fmt: skip
     assert (found.gpus, found.replicas, found.zero, found.sequence_parallel) == (16, 2, 3, True)
     assert batch_of(found, 16) == 32
-    assert pins_of(found, 16).num_micro_batches == 1
+    pins = pins_of(found, 16)
+    assert (pins.num_micro_batches, pins.dp, pins.zero_stage, pins.zero_group) == (1, 8, 3, 4)
+    with pytest.raises(InputError, match="the groups do not divide the ranks"):
+        pins_of(replace(found, replicas=3), 16)
 
 
 def test_a_named_configuration_of_torchtitan_is_overridden() -> None:

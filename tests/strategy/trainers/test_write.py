@@ -17,7 +17,7 @@ from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.architecture import description, of_model
 from strategy.trainers.known_models import known_models
 from strategy.trainers.of_plan import said_of_plan
-from strategy.trainers.trained import TrainerName
+from strategy.trainers.trained import TrainerName, pins_of
 from strategy.trainers.write import read_back, write_configuration
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA, megatron_layouts, pinned_plan
 
@@ -94,6 +94,21 @@ def test_torchtitan_names_a_flavour() -> None:
     assert write_configuration(stages, TrainerName.TORCHTITAN, "x").cannot_say == ()
     with pytest.raises(InputError, match="none of its flavours is like this one"):
         write_configuration(pinned_plan(GPT, 2, dp=2), TrainerName.TORCHTITAN, "x")
+
+
+def test_groups_are_written_and_read_back() -> None:
+    model = description(known_models()["torchtitan/llama3/debugmodel"], 128)
+    plan = pinned_plan(model, 4, dp=4, zero_stage=3, zero_group=2)
+    written = write_configuration(plan, TrainerName.TORCHTITAN, "x.toml")
+    assert written.cannot_say == ()
+    for line in ("data_parallel_replicate_degree = 2", "data_parallel_shard_degree = 2"):
+        assert line in written.files["x.toml"]
+    pins = pins_of(read_back(written.files, TrainerName.TORCHTITAN).trained, 4)
+    assert (pins.dp, pins.zero_stage, pins.zero_group) == (4, 3, 2)
+    called = write_configuration(plan, TrainerName.MEGATRON, "x.sh")
+    assert called.cannot_say == ()
+    assert "--num-distributed-optimizer-instances 2" in called.files["x.sh"]
+    assert "replicas 2: the file says 1" in write_configuration(plan, TrainerName.DEEPSPEED, "x.json").cannot_say
 
 
 def test_what_is_no_decoder_of_text_is_refused() -> None:
