@@ -35,6 +35,8 @@ from executor.supervision.watchdog import Limits
 from strategy.base.errors import SbplanError
 from strategy.base.interruption import raised_again
 
+_MOMENT_S = 0.4
+"""How long a rank in which MPI failed leaves it to others to name the cause."""
 _YIELD_S = 3.0
 
 
@@ -92,6 +94,7 @@ def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoRe
     reason = "interrupted" if interrupted else str(error)
     if not expected:
         reason = "".join(traceback.format_exception_only(error)).strip()
+    let_the_dead_be_named(error, folder)
     first = False
     with suppress(OSError):
         if first := record_or_say(folder, rank, reason, exit_code=code):
@@ -108,6 +111,23 @@ def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoRe
     else:
         time.sleep(_YIELD_S)
     abort(code)
+
+
+def let_the_dead_be_named(error: BaseException, folder: Path) -> None:
+    """Wait a moment for another cause, where MPI failed: a peer that was killed is one, and its guard is about to say.
+
+    MPI copies from the memory of a peer, for instance, and finds no process.
+    """
+    deadline_s = time.monotonic() + _MOMENT_S
+    while _is_of_mpi(error) and not (folder / FAILURE_FILE).exists() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+
+def _is_of_mpi(error: BaseException | None) -> bool:
+    """Whether an error of MPI is behind it."""
+    while error is not None and type(error).__module__ != "mpi4py.MPI":
+        error = error.__cause__
+    return error is not None
 
 
 def _drop_older_failure(folder: Path, *, alone: bool) -> None:

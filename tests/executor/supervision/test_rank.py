@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from executor.supervision.failure import record_or_say, tell_once
+from executor.supervision.failure import FAILURE_FILE, record_or_say, tell_once
+from executor.supervision.rank import let_the_dead_be_named
+from strategy.base.errors import RankFault
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -69,3 +72,20 @@ def test_a_cause_that_cannot_be_written_down_is_told_at_once(
     told = capsys.readouterr().err.splitlines()
     assert [line.rpartition(": ")[2] for line in told] == ["the disk is full", "written down"]
     assert all(line.startswith("sbplan: rank 0 (pid -1 on ") for line in told)
+
+
+def test_a_rank_in_which_mpi_failed_lets_the_killed_peer_be_named(tmp_path: Path) -> None:
+    """The kill is told a moment later by the peer's guard; other errors are the rank's own, and told at once."""
+    of_mpi = type("Exception", (RuntimeError,), {"__module__": "mpi4py.MPI"})("process_vm_readv failed (errno 3)")
+    fault = RankFault(3, "transfer", 16, "MPI failed")
+    fault.__cause__ = of_mpi
+    told = threading.Timer(0.1, lambda: (tmp_path / FAILURE_FILE).touch())
+    told.start()
+    let_the_dead_be_named(fault, tmp_path)
+    assert (tmp_path / FAILURE_FILE).exists()
+    told.join()
+    (tmp_path / FAILURE_FILE).unlink()
+    for error, least_s, most_s in ((ValueError("unwell"), 0.0, 0.2), (fault, 0.3, 5.0)):
+        began_s = time.monotonic()
+        let_the_dead_be_named(error, tmp_path)
+        assert least_s <= time.monotonic() - began_s < most_s
