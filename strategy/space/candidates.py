@@ -42,6 +42,10 @@ UNEVEN = 0.05
 """By this part stages may have more layers to pass than if these were dealt out equally, for more laps."""
 LEAST_POSITIONS = 2**15
 """Shorter runs of positions than this are not worth what is exchanged for attention."""
+BYTES_REPEATED = 4
+"""Of a parameter and its gradient, in half precision."""
+CROWDED = 0.5
+"""Part of a device's memory that these crowd."""
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
@@ -54,7 +58,8 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
 
     A tensor axis shares out every layer, so that its ranks divide the heads of attention, as trainers ask; a context
     axis splits long sequences. Stage 0 of ZeRO leaves stages 1 and 2 to the choice of layouts, but for groups: in
-    those of a node, which gather over its links alone, stage 3 is looked at, others where they are pinned.
+    those of a node, which gather over its links alone, stage 3 is looked at where memory asks for it; others where they
+    are pinned.
 
     Raises:
         InputError: owners are pinned, but no stage of ZeRO.
@@ -137,10 +142,16 @@ def _in_groups(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
 
 
 def _of_node(request: Request, config: PlanConfig) -> int:
-    """The data-parallel ranks of a node, where its links are the faster ones and axes lie in their order; or 0."""
+    """The data-parallel ranks of a node, where its links are the faster ones and axes lie in their order; or 0.
+
+    Unless a stage is pinned, only where what stage 0 repeats on every rank crowds a device: else that is faster.
+    """
     pins, cluster = request.pins, request.cost.cluster
     fixed = pins.order or pins.layouts or pins.zero_stage == 0 or request.deduction is not None
     if fixed or cluster.groups or not request.cost.is_faster_inside():
+        return 0
+    repeated = BYTES_REPEATED * request.model.parameters / (config.tp * config.pp)
+    if pins.zero_stage is None and repeated < CROWDED * cluster.device.memory_bytes:
         return 0
     group, left = divmod(cluster.devices_per_node, config.tp * config.cp)
     return 0 if left else group

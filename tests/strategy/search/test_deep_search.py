@@ -252,7 +252,8 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: 
     work, rng = least_work(request), random.Random(seed)
     listed = mesh_groups(request, work)
     kinds = [[one for one in listed if one.config.zero_stage == stage] for stage in (0, 3)]
-    kinds += [] if turns else [[one for one in listed if one.config.zero_group]]
+    by_node = mesh_groups(replace(request, pins=Pins(zero_stage=3)), work)
+    kinds += [] if turns else [[one for one in by_node if one.config.zero_group]]
     groups = [rng.choice(kind) for kind in kinds]
     refinement = Refinement(request, short, work, groups, Budget.of(600), None)
     for box in refinement.boxes:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.base.errors import InputError
+from strategy.cost.cost import CostModel
 from strategy.layout.config import Offload, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.passes.mixed_precision import Precision
@@ -94,13 +95,19 @@ def test_a_pinned_stage_needs_ranks_to_share_with(asked: Request) -> None:
 def test_groups_are_those_of_a_node_or_as_pinned(asked: Request) -> None:
     training, free = Training(global_batch=16), Pins()
 
-    def found(per_node: int, pins: Pins = free) -> set[tuple[int, int, int, int]]:
+    def found(per_node: int, pins: Pins = free, room: float = 1.0) -> set[tuple[int, int, int, int]]:
+        """`room` in a device's memory for all parameters and gradients."""
         pins = replace(pins, pp=1, num_micro_batches=2, recompute=Recompute.NONE, offload=Offload.NONE)
-        listed = candidates_of(replace(request(8, training, per_node=per_node), pins=pins))
+        some = request(8, training, per_node=per_node)
+        device = replace(some.cost.cluster.device, memory_bytes=int(room * 4 * some.model.parameters))
+        cost = CostModel(replace(some.cost.cluster, device=device), {})
+        listed = candidates_of(replace(some, pins=pins, cost=cost))
         return {(one.dp, one.tp, one.zero_stage, one.zero_group) for one in listed if one.zero_group}
 
     assert found(8) == set()
     assert found(4) == {(8, 1, 3, 4), (4, 2, 3, 2)}
+    assert (found(4, room=1.5), found(4, room=2.5)) == ({(8, 1, 3, 4)}, set())
+    assert found(4, Pins(zero_stage=3), room=2.5) == found(4)
     assert found(4, Pins(zero_stage=2)) == {(8, 1, 2, 4), (4, 2, 2, 2)}
     assert found(4, Pins(order=("data", "tensor"))) == found(4, Pins(zero_stage=0)) == set()
     pinned = {(8, 1, stage, 2) for stage in (1, 2, 3)} | {(4, 2, stage, 2) for stage in (1, 2, 3)}
