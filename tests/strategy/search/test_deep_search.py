@@ -76,12 +76,18 @@ def test_same_question_same_bytes(answer: SearchResult) -> None:
 
 
 @pytest.mark.parametrize("experts", [0, 8])
-def test_every_configuration_is_listed_once(experts: int) -> None:
-    """Against a count by loops: degrees, micro-batches, schedules, recomputing, ZeRO in groups, shares of experts."""
+@pytest.mark.parametrize("room", [1, 100])
+def test_every_configuration_is_listed_once(experts: int, room: int) -> None:
+    """Against a count by loops: degrees, micro-batches, schedules, recomputing, ZeRO in groups, shares of experts.
+
+    Groups are listed where parameters and gradients, for which there is so much room, take half of it.
+    """
     request, layers, heads = asked(), DEEP.layers, DEEP.heads
     if experts:
         model = replace(EXPERTS, layers=layers, heads=heads, key_heads=heads, experts=experts)
         request = replace(request, model=model)
+    device = replace(request.cost.cluster.device, memory_bytes=room * 4 * request.model.parameters)
+    request = replace(request, cost=CostModel(replace(request.cost.cluster, device=device), {}))
     listed = [config for group in mesh_groups(request, least_work(request)) for config in group.configs]
     wanted = 0
     for dp, tp, pp, micro in itertools.product(range(1, 17), repeat=4):
@@ -95,7 +101,8 @@ def test_every_configuration_is_listed_once(experts: int) -> None:
             schedules = sum(schedule_problem(s, pp, laps, count) is None and laps <= depth for s, laps in pairs)
         shares = [ep for ep in range(1, experts + 1) if dp % ep == 0 and experts % ep == 0] if experts else [1]
         group = 8 // tp
-        in_groups = sum(group % ep == 0 for ep in shares) if 1 < group < dp and dp % group == 0 else 0
+        are_groups = 1 < group < dp and dp % group == 0 and 2 >= room * tp * pp
+        in_groups = sum(group % ep == 0 for ep in shares) if are_groups else 0
         wanted += schedules * len(Recompute) * ((2 if dp > 1 else 1) * len(shares) + in_groups)
     assert len(listed) == len(set(listed)) == wanted
 
