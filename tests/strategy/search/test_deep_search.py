@@ -101,7 +101,7 @@ def test_every_configuration_is_listed_once(experts: int, room: int) -> None:
             schedules = sum(schedule_problem(s, pp, laps, count) is None and laps <= depth for s, laps in pairs)
         shares = [ep for ep in range(1, experts + 1) if dp % ep == 0 and experts % ep == 0] if experts else [1]
         group = 8 // tp
-        are_groups = 1 < group < dp and dp % group == 0 and 2 >= room * tp * pp
+        are_groups = 1 < group < dp and dp % group == 0 and room * tp * pp <= 2
         in_groups = sum(group % ep == 0 for ep in shares) if are_groups else 0
         wanted += schedules * len(Recompute) * ((2 if dp > 1 else 1) * len(shares) + in_groups)
     assert len(listed) == len(set(listed)) == wanted
