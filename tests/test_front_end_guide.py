@@ -67,7 +67,7 @@ def test_a_graph_of_ones_own_is_searched_simulated_trained_killed_and_resumed(tm
     first, again = cut
     assert again == [*first, "--resume"]
     job = Job(tmp_path, *first[1:])
-    job.wait_for_step(7)
+    job.wait_for_step(11)  # a save is under way then, and the one before is over
     job.signal(signal.SIGKILL, job.beats()[0].process.pid)
     killed = job.wait()
     assert killed.code != 0
