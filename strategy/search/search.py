@@ -98,7 +98,8 @@ def search(
     if short is not None:
         budget.check()
         deep = deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
-        return replace(deep, plan=with_exchange(request, deep.plan, simulate, budget))
+        chosen = with_exchange(request, deep.plan, simulate, budget)
+        return replace(deep, plan=chosen, search_time_s=time.monotonic() - start)
     if request.cost.cluster.groups:  # stages are solved under one limit, which the smallest device has
         smallest = request.cost.cluster.device.memory_bytes
         request = replace(request, memory_limit_bytes=min(request.memory_limit_bytes, smallest))
