@@ -40,7 +40,7 @@ SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedul
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
 UNEVEN = 0.05
 """By this part stages may have more layers to pass than if these were dealt out equally, for more laps."""
-LEAST_POSITIONS = 2**15
+LEAST_POSITIONS = 2**13
 """Shorter runs of positions than this are not worth what is exchanged for attention."""
 BYTES_REPEATED = 4
 """Of a parameter and its gradient, in half precision."""
