@@ -40,6 +40,8 @@ SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedul
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
 UNEVEN = 0.05
 """By this part stages may have more layers to pass than if these were dealt out equally, for more laps."""
+LONG = 2**16
+"""Shorter sequences are not shared out: a tensor axis splits what they hold between products, too."""
 LEAST_POSITIONS = 2**13
 """Shorter runs of positions than this are not worth what is exchanged for attention."""
 BYTES_REPEATED = 4
@@ -112,13 +114,14 @@ def divisions(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
 
 
 def context_degrees(request: Request) -> tuple[int, ...]:
-    """Among so many ranks positions are shared out: each has `LEAST_POSITIONS` at least.
+    """Among so many ranks positions are shared out: of `LONG` sequences, of which each has `LEAST_POSITIONS` at least.
 
     Pinned layouts speak of the axes that are pinned.
     """
     if request.pins.layouts:
         return (1,)
-    most = int(getattr(request.model, "sequence", 0)) // LEAST_POSITIONS
+    sequence = int(getattr(request.model, "sequence", 0))
+    most = sequence // LEAST_POSITIONS if sequence >= LONG else 1
     return tuple(cp for cp in divisors(request.devices) if cp == 1 or cp <= most)
 
 
