@@ -11,7 +11,7 @@ from strategy.base.errors import ContradictionError
 from strategy.graph.graph import Role
 from strategy.layout.config import Context, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
-from strategy.models.decoder import HeadNorm
+from strategy.models.decoder_description import HeadNorm
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.sbp import B, Split
 from strategy.search.search import search
