@@ -49,7 +49,12 @@ def test_imports_keep_to_the_layers() -> None:
 
 
 def test_wrong_imports_are_caught(tmp_path: Path) -> None:
-    wrong = (("strategy", "experiments"), ("strategy", "executor"), ("simulator", "executor"), ("executor", "simulator"))
+    wrong = (
+        ("strategy", "experiments"),
+        ("strategy", "executor"),
+        ("simulator", "executor"),
+        ("executor", "simulator"),
+    )
     for name in ("strategy", "simulator", "executor", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())

@@ -20,6 +20,7 @@ from strategy.space.candidates import candidates_of
 from strategy.space.request import Pins, Request
 from strategy.space.trainer_space import TRAINER_SPACES, TargetTrainer, norms_of, parameter_layouts, trainer_axis
 from tests.campaigns.trainer_exports import check
+from tests.support.long_cases import long_but
 from tests.support.small_plans import request, simulated
 from tests.support.trainer_plans import EXPERTS, LLAMA
 
@@ -136,6 +137,6 @@ def test_what_pins_and_a_trainer_leave_nothing_of_is_told() -> None:
 
 
 @pytest.mark.parametrize("trainer", TargetTrainer)
-@pytest.mark.parametrize("number", [2, 5])
+@pytest.mark.parametrize("number", long_but([2, 5], 0))
 def test_plans_of_a_trainers_space_are_said_whole(number: int, trainer: TargetTrainer) -> None:
     assert list(check(number, trainer, [])) == []
