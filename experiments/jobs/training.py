@@ -256,12 +256,12 @@ def _finish(
     recorded = broadcast(comm, recorded)
     timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded, clocks) if recorded else None
     sent = gather(comm, sum(trainer.worker.transport.bytes_sent.values()))
-    registers = gather(comm, trainer.worker.registers.nbytes)
+    registers = gather(comm, trainer.worker.registers.nbytes + trainer.worker.summation_nbytes)
     scratch = gather(comm, trainer.worker.scratch_nbytes)
     if run is None or sent is None:
         return
     steps = max(len(reports), 1)
-    summary = _summary(plan, reports, trainer.step) | {
+    summary = _summary(trainer, reports) | {
         "sent_bytes_per_step": [total // steps for total in sent],
         "register_bytes": registers,
         "scratch_bytes": scratch,
@@ -286,18 +286,20 @@ def _finish(
         say(f"run folder: {folder}")
 
 
-def _summary(plan: Plan, reports: list[StepReport], step: int) -> dict[str, object]:
+def _summary(trainer: Trainer, reports: list[StepReport]) -> dict[str, object]:
+    plan, claims = trainer.plan, trainer.plan.claims
     times = [report.step_time_s for report in reports]
     measured = median(times[WARM_UP_STEPS:] or times) if times else None
-    predicted = plan.claims.step_time_s
+    predicted = claims.step_time_s
+    peaks = zip(claims.peak_memory_bytes, trainer.summation_nbytes, strict=True)
     return {
-        "steps": step,
+        "steps": trainer.step,
         "predicted_step_time_s": predicted,
         "measured_step_time_s": measured,
         "error": None if measured is None else abs(predicted - measured) / measured,
         "final_loss": _told(reports[-1].loss) if reports else None,
         "skipped_steps": sum(report.skipped for report in reports),
-        "peak_memory_bytes": list(plan.claims.peak_memory_bytes),
-        "peak_host_memory_bytes": list(plan.claims.peak_host_memory_bytes),
+        "peak_memory_bytes": [sum(both) for both in peaks],
+        "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
         "plan_hash": plan.plan_hash,
     }
