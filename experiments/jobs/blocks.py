@@ -71,15 +71,16 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
                     reports[index].append(report)
             if comm.rank == 0:
                 say(f"block {block + 1}/{blocks}: {paths[index].stem}")
-    pids = gather(comm, os.getpid())
-    for path, trainer, found in zip(paths, trainers, reports, strict=True):
-        timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step, clocks)
-        trainer.worker.transport.close()
-        if timeline is not None:
-            write_timeline(timeline, out / f"{path.stem}.timeline.json.gz")
-            times = [report.step_time_s for report in found]
-            run = {"step_time_s": times, "loss": [report.loss for report in found], "pids": pids}
-            write_json(run, out / f"{path.stem}.run.json")
+    with heartbeat.saving():
+        pids = gather(comm, os.getpid())
+        for path, trainer, found in zip(paths, trainers, reports, strict=True):
+            timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step, clocks)
+            trainer.worker.transport.close()
+            if timeline is not None:
+                write_timeline(timeline, out / f"{path.stem}.timeline.json.gz")
+                times = [report.step_time_s for report in found]
+                run = {"step_time_s": times, "loss": [report.loss for report in found], "pids": pids}
+                write_json(run, out / f"{path.stem}.run.json")
     return 0
 
 
