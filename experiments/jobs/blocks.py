@@ -38,7 +38,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
     from executor.train import StepReport, Trainer, check_world, program_of
     from experiments.command.console import say
-    from experiments.jobs.ranks import agree, gather, gather_timeline, read_clocks, world
+    from experiments.jobs.ranks import agree, barrier, gather, gather_timeline, read_clocks, world
     from strategy.base.errors import RunError
     from strategy.plan.plan import read_plan
     from strategy.program.timeline import write_json, write_timeline
@@ -81,6 +81,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
                 times = [report.step_time_s for report in found]
                 run = {"step_time_s": times, "loss": [report.loss for report in found], "pids": pids}
                 write_json(run, out / f"{path.stem}.run.json")
+        barrier(comm)  # the others wait for rank 0, which writes
     return 0
 
 
