@@ -28,11 +28,7 @@ def test_without_a_gap_no_part_of_the_objective_is_negligible() -> None:
     assert findings(205, 0) == []
 
 
-@pytest.mark.parametrize("seed", [214, 400])
+@pytest.mark.parametrize("seed", [95, 214, 400])
 def test_what_overlaps_is_simulated_in_other_layouts_too(seed: int) -> None:
-    found = findings(seed, oracle.BEST)
-    assert [one for one in found if not one.startswith("simulated: ")] == []
-    if found:
-        pytest.xfail(
-            "one layout of each candidate is simulated, the best by an objective that is an estimate of the simulation"
-        )
+    """One objective, but another step: what a collective is waited for depends on ops that take next to nothing."""
+    assert findings(seed, oracle.BEST) == []

@@ -31,6 +31,8 @@ from strategy.plan.plan import plan_text
 from strategy.plan.replayed_bound import replayed_bound
 from strategy.plan.verify import verify
 from strategy.search import deep_search as module
+from strategy.search import refinement as refinement_module
+from strategy.search import search as search_module
 from strategy.search.box import Box
 from strategy.search.refinement import RISE, Refinement
 from strategy.search.search import search
@@ -152,6 +154,24 @@ def test_interrupted_it_ends_with_the_best_so_far() -> None:
     assert verify(found.plan) == []
     with pytest.raises(KeyboardInterrupt):
         search(request, simulate=simulated, budget=Budget.of(600), watch=lambda *_: stop(1))
+
+
+@pytest.mark.parametrize("work", ["certified", "with_exchange"])
+def test_a_signal_after_refining_leaves_the_answer(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = refinement_module if work == "certified" else search_module
+    do, raised = getattr(module, work), list[bool]()
+
+    def interrupted(*args: object) -> object:
+        if not raised:
+            raised.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return do(*args)
+
+    monkeypatch.setattr(module, work, interrupted)
+    found = found_with(asked(pins=Pins(dp=2, tp=4, pp=2, micro_batch=1, recompute=Recompute.NONE)))
+    assert (found.interrupted, raised) == (True, [True])
+    assert verify(found.plan) == []
+    assert replayed_bound(found.plan) is not None
 
 
 @pytest.mark.parametrize("after", [1, 3])
