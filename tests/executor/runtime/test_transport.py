@@ -129,3 +129,12 @@ def test_lanes_follow_streams() -> None:
     assert sorted(lanes) == [0, 1, 2]
     assert {lane.group for lane in lanes.values()} == {(0, 1)}
     assert lanes[0] == lanes[1] != lanes[2]
+
+
+def test_a_second_transport_of_a_rank_is_refused() -> None:
+    """Two workers of one rank on one hub would take each other's messages."""
+    hub = LoopbackHub(2)
+    hub.transport(1)
+    with pytest.raises(TransportError, match="rank 1 has its transport of this hub already"):
+        hub.transport(1)
+    hub.transport(0)

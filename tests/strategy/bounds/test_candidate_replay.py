@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strategy.base.budget import Budget
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import CertificateError
 from strategy.bounds.candidate_certificate import (
     CandidateCertificate,
@@ -81,8 +81,9 @@ class Case:
         return replace(self.certificate, bounds=tuple((place, change(one)) for place, one in self.certificate.bounds))
 
 
-def searched(asked: Request) -> Plan:
-    return search(asked, simulate=simulated, budget=Budget.of(100), simulated=1).plan
+def searched(asked: Request, budget: Budget = UNLIMITED) -> Plan:
+    """The best plan, unless time is short: then it is another one on a busy machine."""
+    return search(asked, simulate=simulated, budget=budget, simulated=1).plan
 
 
 def case_of(model: Model, batch: int, backend: str, pins: Pins, part: float = 1.0) -> Case:
@@ -436,7 +437,7 @@ def test_random_searches_are_certified() -> None:
         found = random_case(seed)
         if found.points <= 0:
             continue
-        plan = searched(replace(found.request, gap=0.0))
+        plan = searched(replace(found.request, gap=0.0), Budget.of(100))
         if plan.certificate is None:
             assert found.request.pins.layouts or found.request.pins.zero_owner
             seen["other pins"] += 1
