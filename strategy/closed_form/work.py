@@ -342,6 +342,15 @@ def _parameters(jobs: Jobs) -> tuple[Floats, Floats]:
     return dense, j.moe_layers * (2 + j.gated) * width * j.expert_ffn * j.experts
 
 
+def trained_parameters(jobs: Jobs) -> Floats:
+    """(jobs,) parameters that are trained, of the whole model; where its weights stand still, those of adapters."""
+    j = jobs
+    dense, expert = _parameters(jobs)
+    edges = j.vocab * j.hidden * np.where(j.tied > 0, 1, 2)
+    beside = j.adapter_rank * (2 * j.hidden + _fan_in(jobs) + j.heads * j.head_v) * j.attention_layers
+    return np.where(j.frozen > 0, beside, dense + expert + edges)
+
+
 def _feeds(jobs: Jobs) -> Floats:
     return jobs.dense_layers + jobs.moe_layers
 

@@ -299,6 +299,7 @@ class Decoder(Module):
         c = self.config = config
         kinds, end = c.kinds, len(c.kinds) - c.after
         self.token = Embedding(c.vocabulary, c.width)
+        self.position = Parameter((c.sequence, c.width), "normal(0.01)") if c.learned_positions else None
         self.before = _run(c, kinds[: c.before]) if c.before else None
         self.layers = Layers([_period(c, kinds[c.before : end]) for _ in range(c.layers)])
         self.after = _run(c, kinds[end:]) if c.after else None
@@ -339,9 +340,11 @@ class Decoder(Module):
         """[b, s] -> [b, s, w]."""
         c = self.config
         x: Tensor = self.token(ids)
-        return (
-            x if c.embedding_scale == 1.0 else x.apply(label or "embed", "scale", attrs={"factor": c.embedding_scale})
-        )
+        if c.embedding_scale != 1.0:
+            x = x.apply(label or "embed", "scale", attrs={"factor": c.embedding_scale})
+        if self.position is None:
+            return x
+        return x.apply(f"{label or 'embed'}_position", "add", self.parameter("position", ids))
 
     def _logits(self, x: Tensor, ids: Tensor, label: str = "logits") -> Tensor:
         """[b, s, w] -> [b, s, v]."""

@@ -98,6 +98,20 @@ def test_windows_sinks_and_bounds_hold_where_positions_are_shared_out(name: str,
     assert list(check(plan_by_rules(asked, config, ("data", "context", "tensor")), steps=STEPS)) == []
 
 
+def test_learned_positions_are_counted_and_train_on_ranks_as_on_one_device() -> None:
+    """A table of a vector per position, the one parameter that a decoder without positions lacks."""
+    plain = DecoderConfig(2, 16, 4, 2, 4, 32, 8, 32, rotary_base=0.0)
+    model = replace(plain, learned_positions=True)
+    declared, others = (dict(one.module().parameters()) for one in (model, plain))
+    assert declared.keys() - others.keys() == {"position"}
+    assert declared["position"].shape == (8, 16)
+    assert model.parameters == sum(math.prod(one.shape) for one in declared.values()) == plain.parameters + 8 * 16
+    for degrees in ({"dp": 2}, {"tp": 2}, {"pp": 2}):
+        config = config_of(TRAINING, **degrees)
+        plan = random_plan(request(2, TRAINING, model=model), config, random.Random(1))
+        assert list(check(plan, steps=2)) == []
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("names", long_but([(FEW,), (FAMILIES,)], 0), ids=["few", "all"])
