@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,12 +25,15 @@ from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.issuing import AHEAD
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.transport.base import Transport
+from executor.runtime.tree_sums import summation_nbytes
 from executor.runtime.worker import Hooks, Worker
 from strategy.base.errors import EnvironmentLacks, InputError, PlanError, present
+from strategy.base.units import format_bytes
 from strategy.graph.graph import Role, Value, deciding_op
 from strategy.graph.ops import REGISTRY
 from strategy.layout.layout import Home, home_of
 from strategy.lowering.lower import lower
+from strategy.lowering.memory import fullest_rank
 from strategy.models import Tokens
 from strategy.passes.training import REPORT
 from strategy.plan.plan import Plan
@@ -89,7 +92,7 @@ class Trainer:
     Raises:
         InputError: the checkpoint is of another model, seed or text.
         EnvironmentLacks: the plan multiplies codes of 8 or 4 bits, or adds up in one tree, without a kernel for it.
-        PlanError, GraphError: the plan's sums over micro-batches are not in one tree.
+        PlanError, GraphError: the plan's sums over micro-batches are not in one tree, or do not fit into memory so.
     """
 
     def __init__(
@@ -126,10 +129,13 @@ class Trainer:
                 "train with --backend numpy, or search with --training precision=bf16"
             )
         sums_in = None
+        self.summation_nbytes = (0,) * plan.ranks
         if bitwise:
             if not kernels.host:
                 raise EnvironmentLacks("the GPU backend adds up in orders of its own; train with --backend numpy")
             sums_in = summation_order(self.program, plan.graph, plan.layout, plan.config.axes)
+            self.summation_nbytes = summation_nbytes(sums_in, self.program, graph)
+            _check_memory(plan, self.summation_nbytes)
         shapes = {value.name: value.spec.shape for value in graph.with_role(Role.INPUT)}
         seed = plan.training.seed
         by_rank = sums_in is not None and sums_in.by_rank
@@ -233,6 +239,24 @@ class Trainer:
         return [
             (value, boxes[self.rank]) for value, boxes in found if self.rank in boxes and not is_empty(boxes[self.rank])
         ]
+
+
+def _check_memory(plan: Plan, summation: Sequence[int]) -> None:
+    """Refuse a plan whose sums in one tree do not fit beside its registers.
+
+    Raises:
+        PlanError: with what is missing.
+    """
+    peaks = [sum(both) for both in zip(plan.claims.peak_memory_bytes, summation, strict=True)]
+    needed, limit = fullest_rank(plan.cluster, peaks, plan.claims.memory_limit_bytes)
+    if needed > limit:
+        raise PlanError(
+            "sums in one tree do not fit beside the registers",
+            where="--bitwise",
+            got=f"{format_bytes(needed)} on the fullest rank",
+            expected=f"{format_bytes(limit)}, {format_bytes(needed - limit)} less",
+            hint="search with more stages or fewer micro-batches per rank, or train without --bitwise",
+        )
 
 
 def checkpoint_meta(plan: Plan, corpus: Corpus, *, bitwise: bool = False) -> dict[str, str | int | float]:

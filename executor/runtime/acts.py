@@ -89,6 +89,11 @@ class ActBinder:
         own = (one for one in (*self._workspaces, *self._staging) if isinstance(one, Workspace))
         return self._workspace_nbytes + sum(int(array.nbytes) for one in own for array in one.arrays.values())
 
+    @property
+    def summation_nbytes(self) -> int:
+        """Bytes of sums in one tree beside the registers, so far."""
+        return 0 if self._tree_sums is None else self._tree_sums.nbytes
+
     def assign_workspaces(self, blocks: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> None:
         """Set memory of the device aside for the scratch of its acts, before they are bound.
 
@@ -233,8 +238,7 @@ class ActBinder:
 
         sums, written = self._tree_sums, self._program.actors[index].writes
         if sums is not None and definition.accumulates and sums.adds_up(written[0].register):
-            scratch = self._workspaces[index]
-            return sums.accumulate(index, written[0].register, definition, call, acts_per_piece, self._kernels, scratch)
+            return sums.accumulate(index, written[0].register, definition, call, acts_per_piece, self._kernels)
         if self.updates is not None and op.phase is Phase.UPDATE and op.updates:
             return self.updates.unless_held(act, call)
         return act

@@ -133,3 +133,18 @@ class TreeSum:
         self._count = 0
         self._free += found
         return found
+
+
+def most_held(leaves: Sequence[int], total: int) -> int:
+    """For how many terms a `TreeSum` of these leaves makes memory."""
+    made = 0
+
+    def make() -> None:
+        nonlocal made
+        made += 1
+
+    tree = TreeSum(leaves, total, make, lambda *_: None)
+    for _ in leaves:
+        tree.room()
+        tree.add()
+    return made

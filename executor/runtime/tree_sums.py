@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+
+import numpy as np
 
 from executor.runtime.bitwise import SummationOrder, is_sum
 from executor.runtime.collectives import prepare
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.partial_sums import PartialSums
 from executor.runtime.pieces import Requests, piece_of
-from executor.runtime.summation_tree import Node, TreeSum
+from executor.runtime.summation_tree import Node, TreeSum, most_held
 from executor.runtime.transport.base import HostArray, Transport
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Call, OpDef
@@ -33,8 +33,28 @@ class TreeSums:
             for port in actor.reads
             if port.register in self._sums
         }
+        self._program = program
+        self._held: list[HostArray] = []
         self._trees: dict[int, TreeSum] = {}
         self._partials: dict[tuple[int, int], Sequence[HostArray]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds by now."""
+        return sum(int(array.nbytes) for array in self._held)
+
+    @property
+    def planned_nbytes(self) -> int:
+        """Bytes that it holds once all acts were done: nodes that wait for others, and those that are exchanged."""
+        registers, total = self._program.registers, 0
+        for actor in self._program.actors:
+            for port in actor.writes if actor.rank == self._rank else ():
+                if port.register in self._sums:
+                    register = registers[port.register]
+                    total += most_held(*self._leaves(port.register, port.acts_per_piece)) * register.block_nbytes
+                    count = len(self._nodes(port.register))
+                    total += count * register.nbytes if count > 1 else 0
+        return total
 
     def adds_up(self, register: int) -> bool:
         """Whether what is written to a register is a sum over micro-batches."""
@@ -46,18 +66,15 @@ class TreeSums:
         return group is not None and any(len(self._order.nodes(place)) > 1 for place in range(len(group)))
 
     def accumulate(
-        self, index: int, register: int, definition: OpDef, call: Call, leaves: int, kernels: Kernels, scratch: Scratch
+        self, index: int, register: int, definition: OpDef, call: Call, leaves: int, kernels: Kernels
     ) -> Callable[[int], None]:
         """The act of an accumulator whose terms are leaves; one tree whichever blocks its acts use."""
         (total,) = call.outputs
         tree = self._trees.get(index)
         if tree is None:
-            names = itertools.count()
-            own = self._order.leaves(self._place(register)) if register in self._groups else range(leaves)
             tree = self._trees[index] = TreeSum(
-                own,
-                self._order.total if register in self._groups else leaves,
-                lambda: scratch.get(f"node {next(names)}", total.shape, total.dtype),
+                *self._leaves(register, leaves),
+                lambda: self._like(total),
                 lambda one, other, into: kernels.xp.add(one, other, out=into),
             )
         partials = self._partials_of(register, total) if len(self._nodes(register)) > 1 else ()
@@ -115,6 +132,12 @@ class TreeSums:
     def _place(self, register: int) -> int:
         return self._groups[register].index(self._rank)
 
+    def _leaves(self, register: int, leaves: int) -> tuple[Sequence[int], int]:
+        """Those of this rank, in the order in which they come, and how many the tree has."""
+        if register in self._groups:
+            return self._order.leaves(self._place(register)), self._order.total
+        return range(leaves), leaves
+
     def _nodes(self, register: int) -> Sequence[Node]:
         """What this rank can add up of a sum: all of it, where no other rank has terms."""
         return self._order.nodes(self._place(register)) if register in self._groups else ((0, self._order.total),)
@@ -124,15 +147,18 @@ class TreeSums:
         key = register, block.__array_interface__["data"][0]
         if key not in self._partials:
             count = len(self._nodes(register))
-            self._partials[key] = [_like(block) for _ in range(count)] if count > 1 else [block]
+            self._partials[key] = [self._like(block) for _ in range(count)] if count > 1 else [block]
         return self._partials[key]
 
+    def _like(self, block: HostArray) -> HostArray:
+        """Memory for a term, or a node."""
+        self._held.append(np.empty_like(block))
+        return self._held[-1]
 
-def _like(block: HostArray) -> HostArray:
-    import numpy as np
 
-    made: np.ndarray[Any, Any] = np.empty_like(block)
-    return made
+def summation_nbytes(order: SummationOrder, program: Program, graph: Graph) -> tuple[int, ...]:
+    """Bytes that the sums of each rank take beside its registers."""
+    return tuple(TreeSums(order, program, graph, rank).planned_nbytes for rank in range(program.ranks))
 
 
 def _in_row(task: BoxingTask, me: int, arrays: Sequence[HostArray]) -> Sequence[HostArray]:

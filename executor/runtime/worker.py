@@ -221,6 +221,11 @@ class Worker:
         """Bytes of scratch arrays, beside the registers' `nbytes`."""
         return self._acts.scratch_nbytes
 
+    @property
+    def summation_nbytes(self) -> int:
+        """Bytes of sums in one tree, beside the registers' `nbytes` and the scratch."""
+        return self._acts.summation_nbytes
+
     def read(self, name: str, block: int = 0) -> HostArray:
         """A copy of a block of this rank's register `name`, a ragged one written out; between calls of `run`."""
         return self._read_block(self.registers.index(name), block)

@@ -38,7 +38,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
     from executor.train import StepReport, Trainer, check_world, program_of
     from experiments.command.console import say
-    from experiments.jobs.ranks import agree, gather, gather_timeline, read_clocks, world
+    from experiments.jobs.ranks import agree, barrier, gather, gather_timeline, read_clocks, world
     from strategy.base.errors import RunError
     from strategy.plan.plan import read_plan
     from strategy.program.timeline import write_json, write_timeline
@@ -71,15 +71,17 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
                     reports[index].append(report)
             if comm.rank == 0:
                 say(f"block {block + 1}/{blocks}: {paths[index].stem}")
-    pids = gather(comm, os.getpid())
-    for path, trainer, found in zip(paths, trainers, reports, strict=True):
-        timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step, clocks)
-        trainer.worker.transport.close()
-        if timeline is not None:
-            write_timeline(timeline, out / f"{path.stem}.timeline.json.gz")
-            times = [report.step_time_s for report in found]
-            run = {"step_time_s": times, "loss": [report.loss for report in found], "pids": pids}
-            write_json(run, out / f"{path.stem}.run.json")
+    with heartbeat.saving():
+        pids = gather(comm, os.getpid())
+        for path, trainer, found in zip(paths, trainers, reports, strict=True):
+            timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step, clocks)
+            trainer.worker.transport.close()
+            if timeline is not None:
+                write_timeline(timeline, out / f"{path.stem}.timeline.json.gz")
+                times = [report.step_time_s for report in found]
+                run = {"step_time_s": times, "loss": [report.loss for report in found], "pids": pids}
+                write_json(run, out / f"{path.stem}.run.json")
+        barrier(comm)  # the others wait for rank 0, which writes
     return 0
 
 

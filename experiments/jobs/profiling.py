@@ -118,7 +118,7 @@ def _with_measured_links(cluster: Cluster, calibration: Calibration) -> Cluster:
     links = {}
     for level in ("intra", "inter"):
         link, found = cluster.link(level), calibration.fitted.get(CostKey(ActKind.TRANSFER, level=level))
-        if found is not None and found.coefficients.s_per_byte:
+        if found is not None:
             constants = found.coefficients
             link = replace(link, bytes_per_s=1 / constants.s_per_byte, latency_s=constants.fixed_s)
         links[level] = link

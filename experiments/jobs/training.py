@@ -6,9 +6,10 @@ import argparse
 import hashlib
 import math
 import signal
+from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ ALONE_S = Limits().stall_s + 5.0
 """After so long without progress a rank speaks for itself: the watcher, who sees all ranks of a node, comes first."""
 WARM_UP_STEPS = 2
 """First steps, left out of the measured step time: pages and caches are cold."""
+TIMED_STEPS = 10_000
+"""The newest steps, whose median time is the measured one: a training may be of any length, and memory is not."""
 
 
 def train(args: argparse.Namespace) -> int:
@@ -187,14 +190,38 @@ def _find_checkpoint(folder: Path | None, *, resume: bool) -> Checkpoint | None:
     return found
 
 
+@dataclass(slots=True)
+class ReportedSteps:
+    """What a summary needs of the steps of a training, however many: how many there were, the last, times of some."""
+
+    count: int = 0
+    skipped: int = 0
+    last: StepReport | None = None
+    _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED_STEPS))
+
+    def add(self, report: StepReport) -> None:
+        """Take note of a step."""
+        if self.count == WARM_UP_STEPS:
+            self._times_s.clear()
+        self.count += 1
+        self.skipped += report.skipped
+        self.last = report
+        self._times_s.append(report.step_time_s)
+
+    @property
+    def step_time_s(self) -> float | None:
+        """The median, without those that warm up where there are others."""
+        return median(self._times_s) if self._times_s else None
+
+
 def _loop(
     args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, heartbeat: Heartbeat, saver: Saver | None
-) -> list[StepReport]:
-    """Step by step until the last, saving on the way; the reports, on ranks that have them.
+) -> ReportedSteps:
+    """Step by step until the last, saving on the way; what was reported, on ranks that have it.
 
     Where there is somewhere to save, an interruption waits for the end of the step, which all ranks save.
     """
-    reports = []
+    reports = ReportedSteps()
     first = trainer.step
     with nullcontext(Interruption()) if saver is None else put_off() as interruption:
         while trainer.step < args.steps:
@@ -202,7 +229,7 @@ def _loop(
             if trainer.step - first == RECORDED_STEPS:
                 trainer.worker.stop_recording()
             if report is not None:
-                reports.append(report)
+                reports.add(report)
                 if comm.rank == 0:
                     _tell(report, json=args.json)
             own = Stage() if saver is None else saver.stage()
@@ -246,22 +273,22 @@ def _finish(
     args: argparse.Namespace,
     comm: MPI.Intracomm,
     trainer: Trainer,
-    reports: list[StepReport],
+    reports: ReportedSteps,
     run: RunRecord | None,
     clocks: ClockReading,
 ) -> None:
     """Gather what was measured; rank 0 writes the run folder and the summary."""
     plan, folder = trainer.plan, run_folder()
-    recorded = min(len(reports), RECORDED_STEPS) if comm.rank == 0 else 0
+    recorded = min(reports.count, RECORDED_STEPS) if comm.rank == 0 else 0
     recorded = broadcast(comm, recorded)
     timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded, clocks) if recorded else None
     sent = gather(comm, sum(trainer.worker.transport.bytes_sent.values()))
-    registers = gather(comm, trainer.worker.registers.nbytes)
+    registers = gather(comm, trainer.worker.registers.nbytes + trainer.worker.summation_nbytes)
     scratch = gather(comm, trainer.worker.scratch_nbytes)
     if run is None or sent is None:
         return
-    steps = max(len(reports), 1)
-    summary = _summary(plan, reports, trainer.step) | {
+    steps = max(reports.count, 1)
+    summary = _summary(trainer, reports) | {
         "sent_bytes_per_step": [total // steps for total in sent],
         "register_bytes": registers,
         "scratch_bytes": scratch,
@@ -286,18 +313,19 @@ def _finish(
         say(f"run folder: {folder}")
 
 
-def _summary(plan: Plan, reports: list[StepReport], step: int) -> dict[str, object]:
-    times = [report.step_time_s for report in reports]
-    measured = median(times[WARM_UP_STEPS:] or times) if times else None
-    predicted = plan.claims.step_time_s
+def _summary(trainer: Trainer, reports: ReportedSteps) -> dict[str, object]:
+    plan, claims = trainer.plan, trainer.plan.claims
+    measured = reports.step_time_s
+    predicted = claims.step_time_s
+    peaks = zip(claims.peak_memory_bytes, trainer.summation_nbytes, strict=True)
     return {
-        "steps": step,
+        "steps": trainer.step,
         "predicted_step_time_s": predicted,
         "measured_step_time_s": measured,
         "error": None if measured is None else abs(predicted - measured) / measured,
-        "final_loss": _told(reports[-1].loss) if reports else None,
-        "skipped_steps": sum(report.skipped for report in reports),
-        "peak_memory_bytes": list(plan.claims.peak_memory_bytes),
-        "peak_host_memory_bytes": list(plan.claims.peak_host_memory_bytes),
+        "final_loss": None if reports.last is None else _told(reports.last.loss),
+        "skipped_steps": reports.skipped,
+        "peak_memory_bytes": [sum(both) for both in peaks],
+        "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
         "plan_hash": plan.plan_hash,
     }

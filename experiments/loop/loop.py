@@ -8,73 +8,28 @@ without its own run: that error says what the refinement is worth for plans that
 from __future__ import annotations
 
 import random
-import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
-from executor.supervision.launch import launch
-from executor.train import program_of
-from experiments.jobs.ranks import rank_argv
-from experiments.jobs.small_model import GLOBAL_BATCH, MODEL
+from experiments.loop.contenders import Contender, Progress, by_rule, profiled, request_on, timed
 from experiments.loop.refinement import Observation, predict_s, refine_by
 from experiments.machine.machine import local_cluster
 from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
-from strategy.base.errors import RunError
-from strategy.base.files import read_json
-from strategy.cost.calibrate import Calibration, read_calibration, write_calibration
-from strategy.cost.cost import CostModel
-from strategy.cost.measurement import Measurement
+from strategy.cost.calibrate import Calibration, write_calibration
 from strategy.hardware.cluster import Cluster
 from strategy.layout.config import PlanConfig
-from strategy.layout.schedule import Schedule
-from strategy.models import find_model
-from strategy.passes.training import Training
-from strategy.plan.observe import act_overhead_s, features_by_action, observe
-from strategy.plan.plan import Plan, config_document, write_plan
-from strategy.program.timeline import Timeline, read_timeline
-from strategy.search.candidate.rule_based_plans import plan_by_rule
+from strategy.plan.plan import config_document, write_plan
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from strategy.space.candidates import space_log10
 from strategy.space.request import Request
 
-WARM_UP_STEPS = 1
-"""Steps at the start of every block that are not counted: the caches still hold another plan's tensors."""
 RESAMPLES = 400
 SEARCH_S = 55.0
 """Time for a search."""
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """One plan in the competition, and what became of it."""
-
-    name: str
-    plan: Plan
-    samples_s: tuple[float, ...] = ()
-    losses: tuple[float, ...] = ()
-    pids: tuple[int, ...] = ()
-    timeline: Timeline | None = None
-    rows: tuple[Measurement, ...] = ()
-    overhead_s: float = 0.0
-    refined_s: float = 0.0
-
-    @property
-    def predicted_s(self) -> float:
-        """What the simulator said before any run."""
-        return self.plan.claims.step_time_s
-
-    @property
-    def measured_s(self) -> float:
-        """Median of the counted steps."""
-        return median(self.samples_s)
 
 
 @dataclass(frozen=True)
@@ -98,42 +53,26 @@ def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Pro
     """
     progress(f"measuring this machine on {ranks} ranks")
     cluster = local_cluster(ranks)
-    _run_ranks(rank_argv("profile", ["--out", str(folder / "profile.json")]), ranks, folder / "profile")
-    base = read_calibration(folder / "profile.json")
-    request = _request(cluster, base.cost_model(cluster))
+    base = profiled(ranks, folder)
+    request = request_on(cluster, base.cost_model(cluster))
     plans_log10 = space_log10(request)
     progress(f"searching 10^{plans_log10:.0f} plans")
     first = search(request, simulate=simulated_step, budget=Budget.of(SEARCH_S))
     contenders = _contenders(request, first)
     chosen = next(c.name for c in contenders if c.plan.layout == first.plan.layout)
     progress(f"chosen before any run: {chosen} {describe(first.plan.config)}")
-    contenders = _time(contenders, ranks, folder, blocks=blocks, steps=steps, progress=progress)
+    contenders = timed(contenders, ranks, folder, blocks=blocks, steps=steps, progress=progress)
     progress("refining the calibration")
     contenders = [replace(c, refined_s=_predict_unseen(c, contenders, base, cluster)) for c in contenders]
     refined = _refined(contenders, base, cluster)
     write_calibration(refined, folder / "refined.json")
     progress("searching again")
-    again = search(_request(cluster, refined.cost_model(cluster)), simulate=simulated_step, budget=Budget.of(SEARCH_S))
+    again = search(
+        request_on(cluster, refined.cost_model(cluster)), simulate=simulated_step, budget=Budget.of(SEARCH_S)
+    )
     write_plan(again.plan, folder / "plan.json")
     half_width = half_widths(contenders, chosen)
     return Outcome(tuple(contenders), chosen, first, again, refined, plans_log10, half_width)
-
-
-def _request(cluster: Cluster, cost: CostModel) -> Request:
-    return Request(MODEL, find_model(MODEL), Training(global_batch(cluster.devices)), cost, cluster.device.memory_bytes)
-
-
-def global_batch(ranks: int) -> int:
-    """The smallest batch of at least `GLOBAL_BATCH` samples that the ranks share evenly."""
-    return -(-GLOBAL_BATCH // ranks) * ranks
-
-
-def _run_ranks(argv: Sequence[str], ranks: int, folder: Path) -> None:
-    code = launch(list(argv), ranks, folder=folder)
-    if code > 128:  # the launcher took the signal for its ranks; it was meant for us, too
-        signal.raise_signal(signal.Signals(code - 128))
-    if code:
-        raise RunError(f"{' '.join(argv[3:5])} on {ranks} ranks ended with code {code}; see {folder}")
 
 
 def _contenders(request: Request, first: SearchResult) -> list[Contender]:
@@ -151,55 +90,13 @@ def _contenders(request: Request, first: SearchResult) -> list[Contender]:
     found = [Contender("searched", first.plan)]
     for name, (degrees, rules) in forms.items():
         counts = [count for count in (1, 2, 4) if request.training.global_batch % (degrees[0] * count) == 0]
-        plans = [_by_rule(request, degrees, count, rules) for count in counts]
+        plans = [by_rule(request, degrees, count, rules) for count in counts]
         best = min(plans, key=lambda plan: plan.claims.step_time_s)
         if best.layout == first.plan.layout and best.config == first.plan.config:
             found[0] = replace(found[0], name=name)
         else:
             found.append(Contender(name, best))
     return found
-
-
-def _by_rule(request: Request, degrees: tuple[int, int, int], count: int, rules: tuple[str, str]) -> Plan:
-    dp, tp, pp = degrees
-    micro = request.training.global_batch // dp // count
-    config = PlanConfig(dp, tp, pp, micro, count, Schedule.ONE_F_ONE_B)
-    return plan_by_rule(request, config, rules, simulated_step)
-
-
-def _time(
-    contenders: Sequence[Contender], ranks: int, folder: Path, *, blocks: int, steps: int, progress: Progress
-) -> list[Contender]:
-    """Train all plans in interleaved blocks, in one job."""
-    paths = []
-    for contender in contenders:
-        paths.append(folder / f"{contender.name}.json")
-        write_plan(contender.plan, paths[-1])
-    progress(f"timing {len(paths)} plans in {blocks} interleaved blocks of {steps} steps")
-    job = [sys.executable, "-P", "-m", "experiments.jobs.blocks", *map(str, paths)]
-    job += ["--blocks", str(blocks), "--steps", str(steps), "--out", str(folder)]
-    _run_ranks(job, ranks, folder / "blocks")
-    return [_measured(contender, folder, blocks=blocks, steps=steps) for contender in contenders]
-
-
-def _measured(contender: Contender, folder: Path, *, blocks: int, steps: int) -> Contender:
-    run: Any = read_json(folder / f"{contender.name}.run.json")
-    timeline = read_timeline(folder / f"{contender.name}.timeline.json.gz")
-    times = run["step_time_s"]
-    counted = [block * steps + step for block in range(blocks) for step in range(WARM_UP_STEPS, steps)]
-    # The central half of the steps, so that its acts add up to the median step.
-    typical = sorted(counted, key=times.__getitem__)[len(counted) // 4 : -(len(counted) // 4) or None]
-    features = features_by_action(contender.plan)
-    rows = observe(timeline, program_of(contender.plan), features, source=contender.name, steps=set(typical))
-    return replace(
-        contender,
-        samples_s=tuple(times[step] for step in counted),
-        losses=tuple(run["loss"]),
-        pids=tuple(run["pids"]),
-        timeline=timeline,
-        rows=tuple(rows),
-        overhead_s=act_overhead_s(timeline),
-    )
 
 
 def _refined(contenders: Sequence[Contender], base: Calibration, cluster: Cluster) -> Calibration:

@@ -90,6 +90,16 @@ class LoopExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     steps: Annotated[int, Meta(ge=3)] = 7
 
 
+class PredictionExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="predictions"):
+    """Enumerated plans on ranks of this machine: predictions stored before the rounds that they are scored on."""
+
+    name: Text
+    ranks: Annotated[int, Meta(ge=2)] = 2
+    rounds: Annotated[int, Meta(ge=2, multiple_of=2)] = 8
+    steps: Annotated[int, Meta(ge=3)] = 9
+    micro_batches: tuple[Count, ...] = (1, 2, 4, 8)
+
+
 Experiment = (
     SearchExperiment
     | BaselineExperiment
@@ -99,4 +109,7 @@ Experiment = (
     | MegatronExperiment
     | PublishedExperiment
     | LoopExperiment
+    | PredictionExperiment
 )
+STARTS_RANKS = (LoopExperiment, PredictionExperiment)
+"""Those that start ranks themselves."""

@@ -15,6 +15,7 @@ from experiments.suites.experiment import (
     LoopExperiment,
     MegatronExperiment,
     PipelineExperiment,
+    PredictionExperiment,
     PublishedExperiment,
     SearchExperiment,
 )
@@ -170,6 +171,16 @@ def _loop(experiment: LoopExperiment, folder: Path) -> Summary:
     return document(found)
 
 
+def _predictions(experiment: PredictionExperiment, folder: Path) -> Summary:
+    from experiments.loop.predictions import document, run_predictions
+
+    found = run_predictions(
+        experiment.ranks, folder, rounds=experiment.rounds, steps=experiment.steps,
+        micro_batches=experiment.micro_batches, progress=_quiet,
+    )  # fmt: skip
+    return document(found)
+
+
 def _quiet(_said: str) -> None:
     """Experiments are told one by one as they end."""
 
@@ -183,4 +194,5 @@ _OUTCOMES: Mapping[type, Callable[[Any, Path], Summary]] = {
     MegatronExperiment: _megatron,
     PublishedExperiment: _published,
     LoopExperiment: _loop,
+    PredictionExperiment: _predictions,
 }

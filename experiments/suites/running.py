@@ -16,7 +16,7 @@ from typing import Any, cast
 from executor.supervision.environment import find_rank
 from experiments.store.results import VERB, read_results
 from experiments.store.store import RunRecord, RunStatus, RunStore
-from experiments.suites.experiment import LoopExperiment
+from experiments.suites.experiment import STARTS_RANKS
 from experiments.suites.outcomes import Summary, outcome
 from experiments.suites.suite import SuiteExperiment
 from strategy.base.errors import InternalError, SbplanError
@@ -84,7 +84,7 @@ def _run(suite: Sequence[SuiteExperiment], store: RunStore, progress: Progress, 
     there = _done_before(store)
     earlier = tuple(one.experiment.name for one in suite if one.inputs in there)
     wanted = [one for one in suite if one.inputs not in there]
-    mine = [one for one in wanted if workers.executor is None or not isinstance(one.experiment, LoopExperiment)]
+    mine = [one for one in wanted if workers.executor is None or not isinstance(one.experiment, STARTS_RANKS)]
     left = tuple(one.experiment.name for one in wanted if one not in mine)
     if earlier:
         progress(f"{len(earlier)} of {len(suite)} experiments are done already")

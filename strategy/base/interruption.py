@@ -51,6 +51,20 @@ def put_off() -> Iterator[Interruption]:
 
 
 @contextmanager
+def taken_note_of() -> Iterator[Interruption]:
+    """Put off likewise, and not raised in the end either: whoever asks sees that one came.
+
+    The second one leaves what is done here where it is, and is not raised either.
+    """
+    found = Interruption()
+    try:
+        with put_off() as found:
+            yield found
+    except KeyboardInterrupt:
+        found.signum = found.signum or signal.SIGINT
+
+
+@contextmanager
 def raised_again() -> Iterator[None]:
     """What a signal raises inside a callback or a finaliser is raised once more, a moment later.
 

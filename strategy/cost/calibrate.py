@@ -106,14 +106,22 @@ def calibrate(measurements: Iterable[Measurement], cluster: Cluster, *, act_over
     Raises:
         InputError: a measurement has no positive, finite time, or too few samples.
     """
+    return Calibration(cluster.name, fitted_kinds(measurements), act_overhead_s)
+
+
+def fitted_kinds(measurements: Iterable[Measurement]) -> dict[CostKey, Fitted]:
+    """The constants of every kind that was measured.
+
+    Raises:
+        InputError: as `calibrate`.
+    """
     by_key: dict[CostKey, list[Measurement]] = {}
     for row in measurements:
         if not (np.isfinite(row.seconds) and row.seconds > 0):
             raise InputError("a measurement without a time", where=row.source, got=row.seconds, expected="seconds > 0")
         check_samples(row.samples, f"{row.source}: {row.features.kind} of {row.features.nbytes} bytes")
         by_key.setdefault(row.features.key, []).append(row)
-    fitted = {key: _fit(_plausible(rows)) for key, rows in sorted(by_key.items())}
-    return Calibration(cluster.name, fitted, act_overhead_s)
+    return {key: _fit(_plausible(rows)) for key, rows in sorted(by_key.items())}
 
 
 def _plausible(rows: Sequence[Measurement]) -> Sequence[Measurement]:

@@ -1,70 +1,20 @@
-"""Decoders: the description that models of the Llama kind have in common, each of its features a field.
-
-A layer attends, then applies an MLP or a mixture of experts; layers differ by how far they look back (`windows`) and by
-which of the two they have (`sparse`). What repeats is a *period* of layers: one, or several that differ:
-
-    before   layers before those that repeat     DeepSeek-V3: 3 with an MLP
-    period   repeated `layers` times              58 times 1 with experts; Gemma 2: 21 times (window, all)
-    after    what is left at the end              Gemma 3 with 26 layers: 4 times 6, and 2
-
-`windows` and `sparse` name them in this order: before, one period, after. The loss is the sum of the token losses, a
-share of the balancing losses of all layers with experts, and a share of the losses of what predicts further `ahead`.
-
-Rotary positions: Su et al. 2021 (arXiv:2104.09864). Grouped keys: Ainslie et al. 2023 (arXiv:2305.13245).
-"""
+"""Decoders: models of the Llama kind, from the description of their features to a module that can be traced."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
-from strategy.base.errors import InputError, report
-from strategy.models.base import Family, Source, Tokens
-from strategy.models.text import TextBatches
+from strategy.models.base import Family
+from strategy.models.decoder_description import DecoderDescription
+from strategy.models.decoder_layers import Decoder
 from strategy.nn.module import Module
-from strategy.nn.transformer import ACTIVATIONS
-
-
-class NormPosition(StrEnum):
-    """Where the norms of a layer are."""
-
-    BEFORE = "before"
-    """x + f(norm(x))"""
-    AFTER = "after"
-    """x + norm(f(x))"""
-    AROUND = "around"
-    """x + norm(f(norm(x)))"""
-    PARALLEL = "parallel"
-    """x + attention(norm(x)) + mlp(norm'(x))"""
-
-
-class HeadNorm(StrEnum):
-    """What of queries and keys is normalised before they turn."""
-
-    NONE = "none"
-    HEAD = "head"
-    """Every head."""
-    WHOLE = "whole"
-    """All heads as one vector."""
-
-
-class Router(StrEnum):
-    """What a router's logits become."""
-
-    SOFTMAX = "softmax"
-    SIGMOID = "sigmoid"
-
-
-_SIZES = ("layers", "width", "heads", "key_heads", "head_width", "hidden", "sequence", "vocabulary")
-_COUNTS = (
-    *("before", "after", "experts", "choices", "expert_hidden", "shared_hidden", "rotary_width"),
-    *("query_latent", "key_latent", "rotary_key", "value_width", "ahead"),
-)
 
 
 @dataclass(frozen=True, slots=True)
+<<<<<<< HEAD
+class DecoderConfig(DecoderDescription):
+    """A decoder as plan files hold it."""
+=======
 class DecoderConfig(TextBatches):
     """Dimensions and features of a decoder.
 
@@ -310,11 +260,10 @@ class DecoderConfig(TextBatches):
         expert = h * (inner + self.expert_hidden) + self.expert_bias * (inner + h)
         shared = 3 * h * self.shared_hidden + self.shared_gate * h
         return (h + self.router_bias) * self.experts + self.experts * expert + shared
+>>>>>>> people
 
     def module(self) -> Module:
         """The model, to be traced."""
-        from strategy.models.decoder_layers import Decoder
-
         return Decoder(self)
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from strategy.base.beside import beside
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, PlanError
-from strategy.base.interruption import put_off
+from strategy.base.interruption import put_off, taken_note_of
 from strategy.base.status import Status
 from strategy.base.units import format_bytes
 from strategy.bounds.certificate import document
@@ -138,7 +138,11 @@ def _searched(
     best = answer(plans)
     others = sorted((plan for plan in plans if plan is not best), key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
-    certificate, bound_ns = refinement.certificate(round(best.claims.objective_s * 1e9))
+    objective_ns = round(best.claims.objective_s * 1e9)
+    certificate, bound_ns = None, min(refinement.bound_ns, objective_ns)
+    with taken_note_of() as interruption:
+        certificate, bound_ns = refinement.certificate(objective_ns)
+    interrupted |= bool(interruption.signum)
     chosen = with_bound(best, bound_ns / 1e9, status)
     if certificate is not None:
         chosen = replace(chosen, certificate=document(certificate))

@@ -25,6 +25,7 @@ from functools import partial
 from strategy.base.beside import beside
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, SbplanError
+from strategy.base.interruption import taken_note_of
 from strategy.base.status import Status
 from strategy.bounds.candidate_certificate import candidate_document
 from strategy.bounds.configurations import mesh_groups
@@ -35,6 +36,7 @@ from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import CandidateBound, Solved, examine
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.infeasibility import nothing_fits, tightest
+from strategy.search.candidate.neighbouring_layouts import fastest_neighbour
 from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
 from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.certify_candidates import CandidateProofs, certified_candidates
@@ -60,6 +62,9 @@ COMPETITORS = 3
 
 EXACT_SHARE = 0.1
 """Share of the time limit within which what is left of the gap is closed, once it is as small as allowed."""
+
+NEIGHBOURS_SHARE = 0.1
+"""Share of the time that is left for simulating layouts next to the answer."""
 
 AT_ONCE, MANY_OPS = 2, 300
 """So many candidates are solved at a time, by processes of their own, where a step has so many ops on one rank."""
@@ -98,7 +103,12 @@ def search(
     if short is not None:
         budget.check()
         deep = deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
-        return replace(deep, plan=with_exchange(request, deep.plan, simulate, budget))
+        chosen = deep.plan
+        with taken_note_of() as interruption:
+            rest = Budget.of(0.0) if deep.interrupted else budget.until(interruption)
+            chosen = with_exchange(request, chosen, simulate, rest)
+        interrupted, took_s = deep.interrupted or bool(interruption.signum), time.monotonic() - start
+        return replace(deep, plan=chosen, search_time_s=took_s, interrupted=interrupted)
     if request.cost.cluster.groups:  # stages are solved under one limit, which the smallest device has
         smallest = request.cost.cluster.device.memory_bytes
         request = replace(request, memory_limit_bytes=min(request.memory_limit_bytes, smallest))
@@ -107,34 +117,47 @@ def search(
     solving = _Time(budget.share(SOLVING_SHARE), budget.share(EXACT_SHARE))
     quick_ns = _quick_bounds(request, budget)
     candidates, known = tuple(quick_ns), _known(request, quick_ns)
-    looked_at = known.alone
-    if looked_at:
-        _solve_each(request, looked_at, known, single, watch, 0.0)
-        if known.solved:
-            solving = _Time(single, single)
-        elif not known.complete:
-            looked_at, known = (), _known(request, quick_ns)
-    else:
-        known.solved = _first_by_rule(request, candidates, rule_based)
+    looked_at, interrupted = known.alone, False
+    try:
+        if looked_at:
+            _solve_each(request, looked_at, known, single, watch, 0.0)
+            if known.solved:
+                solving = _Time(single, single)
+            elif not known.complete:
+                looked_at, known = (), _known(request, quick_ns)
+        else:
+            known.solved = _first_by_rule(request, candidates, rule_based)
+    except KeyboardInterrupt:
+        if not _have_something(request, candidates, known):
+            raise
+        interrupted, simulated = True, 1
     plans: list[Plan] = []
-    interrupted = False
     while not plans:
         try:
             done = known.refused or looked_at
-            _solve_all(request, [c for c in candidates if c not in done], known, solving, watch)
+            if not interrupted or known.refused:
+                _solve_all(request, [c for c in candidates if c not in done], known, solving, watch)
             if not known.solved:
                 known.solved = [_last_resort(request, candidates, known, solving.all, time_limit_s)]
-            wanted = COMPETITORS - len(known.solved) if request.incumbents else 0
+            wanted = COMPETITORS - len(known.solved) if request.incumbents and not interrupted else 0
             known.solved += solved_by_rule(request, known.beaten_best_first, wanted, solving.all)
         except KeyboardInterrupt:
             if interrupted or not _have_something(request, candidates, known):
                 raise
             interrupted, simulated = True, 1
-        plans = _simulated(request, known, simulate, most=simulated, budget=budget)
-    chosen = _certified(request, plans[0], known.proofs)
-    status = _status(chosen, known)
+        with taken_note_of() as interruption:
+            plans = _simulated(request, known, simulate, most=simulated, budget=budget.until(interruption))
+        interrupted |= bool(interruption.signum)
+        if interruption.signum and not plans:
+            raise KeyboardInterrupt
+    chosen = plans[0]
+    with taken_note_of() as interruption:
+        rest = Budget.of(0.0) if interrupted else budget.until(interruption)
+        chosen = _certified(request, chosen, known.proofs)
+        chosen = fastest_neighbour(request, chosen, simulate, rest.share(NEIGHBOURS_SHARE))
+        chosen = with_exchange(request, chosen, simulate, rest)
+    status, interrupted = _status(chosen, known), interrupted or bool(interruption.signum)
     chosen = replace(chosen, claims=replace(chosen.claims, status=str(status)))
-    chosen = with_exchange(request, chosen, simulate, budget)
     return SearchResult(chosen, status, tuple(plans[1:]), len(candidates), time.monotonic() - start, interrupted)
 
 

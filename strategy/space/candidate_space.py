@@ -29,15 +29,20 @@ FREE: Mapping[str, str] = {
     "replica": "samples",
     "data": "samples",
     "expert": "experts",
-    "context": "positions split",
+    "context": "positions",
     "tensor": "heads split",
 }
-"""The rules of the axes in a search: those of samples follow these, the others are free but for positions."""
+"""The rules of the axes in a search: layers follow samples and positions, and are free along a tensor axis."""
 
 WITHOUT_ZERO = {"data": "samples split", "expert": "experts split", "context": "positions split"}
 """Rule of an axis -> what is left of it where ZeRO says how parameters lie along it."""
 
-AS_PINNED = {"samples": "samples split", "experts": "experts split", "heads split": "samples shared"}
+AS_PINNED = {
+    "samples": "samples split",
+    "experts": "experts split",
+    "positions": "positions split",
+    "heads split": "samples shared",
+}
 """Rule -> what it leaves open where layouts are pinned."""
 
 

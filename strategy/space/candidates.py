@@ -40,7 +40,9 @@ SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedul
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
 UNEVEN = 0.05
 """By this part stages may have more layers to pass than if these were dealt out equally, for more laps."""
-LEAST_POSITIONS = 2**15
+LONG = 2**16
+"""Shorter sequences are not shared out: a tensor axis splits what they hold between products, too."""
+LEAST_POSITIONS = 2**13
 """Shorter runs of positions than this are not worth what is exchanged for attention."""
 BYTES_REPEATED = 4
 """Of a parameter and its gradient, in half precision."""
@@ -70,12 +72,13 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     trainer = None if pins.trainer is None else TRAINER_SPACES[pins.trainer]
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
     forms: dict[object, tuple[Form, ...]] = {}
-    orders, offloads = _orders(request), {kind: offloads_of(request, kind) for kind in _recomputes(request)}
+    orders, of_node = _orders(request), _of_node(request)
+    offloads = {kind: offloads_of(request, kind) for kind in _recomputes(request)}
     degrees = (
         replace(shared, strides=strides)
         for one in degrees_of(request, context_degrees(request))
         for by_expert in (replace(one, ep=ep) for ep in expert_degrees(request, one.dp, one.cp))
-        for shared in _in_groups(request, by_expert)
+        for shared in _in_groups(request, by_expert, of_node)
         for strides in orders(shared)
     )
     for plain in degrees:
@@ -111,13 +114,14 @@ def divisions(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
 
 
 def context_degrees(request: Request) -> tuple[int, ...]:
-    """Among so many ranks positions are shared out: each has `LEAST_POSITIONS` at least.
+    """Among so many ranks positions are shared out: of `LONG` sequences, of which each has `LEAST_POSITIONS` at least.
 
     Pinned layouts speak of the axes that are pinned.
     """
     if request.pins.layouts:
         return (1,)
-    most = int(getattr(request.model, "sequence", 0)) // LEAST_POSITIONS
+    sequence = int(getattr(request.model, "sequence", 0))
+    most = sequence // LEAST_POSITIONS if sequence >= LONG else 1
     return tuple(cp for cp in divisors(request.devices) if cp == 1 or cp <= most)
 
 
@@ -131,30 +135,34 @@ def expert_degrees(request: Request, dp: int, cp: int) -> tuple[int, ...]:
     return divisors(math.gcd(dp, experts))
 
 
-def _in_groups(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+def _in_groups(request: Request, config: PlanConfig, of_node: Callable[[PlanConfig], int]) -> Iterator[PlanConfig]:
     """A division with all ways to group those that share out by ZeRO, all of them first; stage 1 stands for any."""
     pinned = request.pins.zero_group
     if pinned is None or pinned == config.dp:
         yield config
-    group = _of_node(request, config) if pinned is None else pinned
+    group = of_node(config) if pinned is None else pinned
     if 1 < group < config.dp and config.dp % group == 0 and group % config.ep == 0 and not request.pins.zero_owner:
         yield replace(config, zero_stage=1, zero_group=group)
 
 
-def _of_node(request: Request, config: PlanConfig) -> int:
-    """The data-parallel ranks of a node, where its links are the faster ones and axes lie in their order; or 0.
+def _of_node(request: Request) -> Callable[[PlanConfig], int]:
+    """Gives the data-parallel ranks of a node, where its links are the faster ones and axes lie in their order; or 0.
 
     Unless a stage is pinned, only where what stage 0 repeats on every rank crowds a device: else that is faster.
     """
     pins, cluster = request.pins, request.cost.cluster
     fixed = pins.order or pins.layouts or pins.zero_stage == 0 or request.deduction is not None
     if fixed or cluster.groups or not request.cost.is_faster_inside():
-        return 0
-    repeated = BYTES_REPEATED * request.model.parameters / (config.tp * config.pp)
-    if pins.zero_stage is None and repeated < CROWDED * cluster.device.memory_bytes:
-        return 0
-    group, left = divmod(cluster.devices_per_node, config.tp * config.cp)
-    return 0 if left else group
+        return lambda _: 0
+
+    def of_node(config: PlanConfig) -> int:
+        repeated = BYTES_REPEATED * request.model.parameters / (config.tp * config.pp)
+        if pins.zero_stage is None and repeated < CROWDED * cluster.device.memory_bytes:
+            return 0
+        group, left = divmod(cluster.devices_per_node, config.tp * config.cp)
+        return 0 if left else group
+
+    return of_node
 
 
 def _orders(request: Request) -> Callable[[PlanConfig], tuple[tuple[int, ...], ...]]:

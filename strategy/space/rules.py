@@ -273,18 +273,26 @@ def position_axis(graph: Graph) -> AxisRule:
     return rule
 
 
-def context_parallel(graph: Graph) -> AxisRule:
-    """Every rank of the axis has its own positions of all that flows between the layers, and all parameters."""
+def position_flow(graph: Graph) -> AxisRule:
+    """As `position_axis`, and so is all that has positions, but for what attention exchanges for heads.
+
+    Gradients of weights are terms; parameters, and what is done once per step, are free. Without it layers may be laid
+    out along the axis as along a tensor axis, too: plans that another mesh has, by tables of a hundred times the size.
+    """
     free, split = position_axis(graph), frozenset(_by_position(graph))
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
-        if name in op.updates:
-            return sbp == B
         if name in split and not _is_attention(op, block=False) and not (isinstance(sbp, Split) and sbp.dim == 1):
             return False
         return free(op, name, sbp)
 
     return rule
+
+
+def context_parallel(graph: Graph) -> AxisRule:
+    """Every rank of the axis has its own positions of all that flows between the layers, and all parameters."""
+    flow = position_flow(graph)
+    return lambda op, name, sbp: sbp == B if name in op.updates else flow(op, name, sbp)
 
 
 def _is_attention(op: Op, *, block: bool) -> bool:
@@ -318,6 +326,7 @@ RULES: Mapping[str, Callable[[Graph, int], AxisRule]] = {
     "samples shared": lambda graph, parts: shared_samples_axis(graph),
     "heads split": head_axis,
     "context": lambda graph, parts: context_parallel(graph),
+    "positions": lambda graph, parts: position_flow(graph),
     "positions split": lambda graph, parts: position_axis(graph),
 }
 """Name -> what makes the rule of a graph, along an axis of so many ranks."""

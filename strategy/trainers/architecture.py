@@ -12,7 +12,8 @@ from enum import StrEnum
 from strategy.base.errors import InputError
 from strategy.closed_form.job import Shape
 from strategy.models import Model
-from strategy.models.decoder import DecoderConfig, HeadNorm, Router
+from strategy.models.decoder import DecoderConfig
+from strategy.models.decoder_description import HeadNorm, Router
 from strategy.models.gpt import GptConfig
 from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig

@@ -17,7 +17,7 @@ import pytest
 from executor.checkpoint import latest, save
 from executor.runtime.tree_sums import TreeSums
 from executor.train import checkpoint_meta
-from strategy.base.errors import InputError
+from strategy.base.errors import InputError, PlanError
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.plan.plan import Plan, write_plan
@@ -167,3 +167,42 @@ def test_two_three_and_four_processes_learn_what_one_does(tmp_path: Path) -> Non
     assert len(found[8, 1]) == 3
     assert found[8, 1] == found[8, 2] == found[8, 4]
     assert found[6, 1] == found[6, 2] == found[6, 3]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "more"),
+    [
+        (8, {}),
+        (8, {"dp": 2}),
+        (12, {"dp": 2}),
+        (12, {"dp": 3, "pp": 2}),
+        (12, {"dp": 2, "bucket_bytes": 256}),
+        (12, {"dp": 2, "zero_stage": 1, "pins": SPLIT, "max_norm": math.inf}),
+        (12, {"dp": 2, "zero_stage": 2, "pins": {}, "max_norm": math.inf}),
+    ],
+)
+def test_the_memory_of_sums_is_what_was_planned(leaves: int, more: dict[str, Any]) -> None:
+    """On every rank, to the byte: nodes that wait, and those that are exchanged where a rank has several."""
+    found = train(plan_of(leaves, **more), TEXT, steps=2, bitwise=True).trainers
+    planned = [trainer.summation_nbytes for trainer in found]
+    assert len(set(planned)) == 1
+    assert list(planned[0]) == [trainer.worker.summation_nbytes for trainer in found]
+    assert min(planned[0]) > 0
+    plain = train(plan_of(leaves, **more), TEXT, steps=1).trainers
+    assert {(trainer.worker.summation_nbytes, *trainer.summation_nbytes) for trainer in plain} == {
+        (0,) * (1 + len(plain))
+    }
+
+
+def test_sums_that_do_not_fit_are_refused_with_what_is_missing() -> None:
+    plan = plan_of(12, dp=2)
+    trainers = train(plan, TEXT, steps=1, bitwise=True).trainers
+    needed = max(map(sum, zip(plan.claims.peak_memory_bytes, trainers[0].summation_nbytes, strict=True)))
+    for spare, fits in ((0, True), (-1, False)):
+        tight = replace(plan, claims=replace(plan.claims, memory_limit_bytes=needed + spare))
+        if fits:
+            train(tight, TEXT, steps=1, bitwise=True)
+            continue
+        with pytest.raises(PlanError, match=r"--bitwise: sums in one tree do not fit.*, 1 B less"):
+            train(tight, TEXT, steps=1, bitwise=True)
+        train(tight, TEXT, steps=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,3 +72,23 @@ def test_what_is_loaded_is_the_callers_own(tmp_path: Path, box: Box) -> None:
     found = latest(tmp_path)
     assert found is not None
     assert load(found, "layer.0.weight", box).flags.writeable
+
+
+def test_what_other_threads_call_is_not_counted() -> None:
+    """Whatever earlier tests have left in this process: the kills of a save are drawn from its own calls."""
+    over = threading.Event()
+
+    def start_others() -> None:
+        while not over.is_set():
+            other = threading.Thread(target=lambda: sorted(range(1000), key=lambda number: -number))
+            other.start()
+            other.join()
+
+    alone = checkpoint_kill.calls.__wrapped__(1)
+    beside = threading.Thread(target=start_others)
+    beside.start()
+    try:
+        assert checkpoint_kill.calls.__wrapped__(1) < 1.1 * alone
+    finally:
+        over.set()
+        beside.join()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,17 @@ class Job:
             self._lines.append(self.process.stdout.readline())
             if not self._lines[-1]:
                 raise AssertionError(f"the job ended before step {step}: {self.wait()}")
+
+    def lines(self) -> Iterator[str]:
+        """What the job says on stdout, line by line, as it comes; not kept.
+
+        Raises:
+            AssertionError: it ends.
+        """
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            yield line
+        raise AssertionError(f"the job ended: {self.wait()}")
 
     def run_folder(self) -> Path:
         """The run folder of this job: the one whose heartbeats are of its processes."""

@@ -150,11 +150,23 @@ class LoopbackHub:
         self.failure: BaseException | None = None
         self._mailboxes: dict[Channel, Mailbox] = {}
         self._tamper = tamper
+        self._given: set[int] = set()
         self._arrived = 0
         self._barriers = 0
 
     def transport(self, rank: int) -> LoopbackTransport:
-        """The transport of one rank."""
+        """The transport of one rank.
+
+        Raises:
+            TransportError: it has been given before.
+        """
+        with self.lock:
+            if rank in self._given:
+                raise TransportError(
+                    f"rank {rank} has its transport of this hub already: two would take each other's messages; "
+                    "make a hub for each set of transports"
+                )
+            self._given.add(rank)
         return LoopbackTransport(self, rank)
 
     def mailbox(self, channel: Channel) -> Mailbox:

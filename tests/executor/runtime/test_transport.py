@@ -24,8 +24,8 @@ def test_mpi_plays_the_cases_that_loopback_plays(ranks: int) -> None:
 
 @pytest.mark.mpi
 def test_what_is_moved_once_is_not_kept() -> None:
-    """Each call moves 1 MiB through arrays of its own; all kept, 400 of them grew a rank by 840 MB."""
-    grown = json.loads(run_ranks(2, "tests.mpi.eager", "400"))["grown_nbytes"]
+    """Each call moves 1 MiB through arrays of its own; all kept, 100 of them would grow a rank by 210 MB."""
+    grown = json.loads(run_ranks(2, "tests.mpi.eager", "100"))["grown_nbytes"]
     assert grown < 16 * 2**20
 
 
@@ -129,3 +129,12 @@ def test_lanes_follow_streams() -> None:
     assert sorted(lanes) == [0, 1, 2]
     assert {lane.group for lane in lanes.values()} == {(0, 1)}
     assert lanes[0] == lanes[1] != lanes[2]
+
+
+def test_a_second_transport_of_a_rank_is_refused() -> None:
+    """Two workers of one rank on one hub would take each other's messages."""
+    hub = LoopbackHub(2)
+    hub.transport(1)
+    with pytest.raises(TransportError, match="rank 1 has its transport of this hub already"):
+        hub.transport(1)
+    hub.transport(0)

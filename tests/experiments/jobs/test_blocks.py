@@ -51,3 +51,10 @@ def test_counts_are_numbers() -> None:
     assert (found.plans, found.blocks, found.steps) == ([Path("a.json"), Path("b.json")], 3, 2)
     with pytest.raises(SystemExit):
         parse(["a.json", "--blocks", "many", "--steps", "2", "--out", "x"])
+
+
+def test_a_timeline_that_takes_longer_than_a_stall_to_write_is_none(tmp_path: Path) -> None:
+    plan = write_small_plan(tmp_path, "mixed")
+    counts = ("--blocks", 1, "--steps", 2, "--out", tmp_path)
+    ended = Job(tmp_path, plan, *counts, ranks=2, module="tests.mpi.slow_timelines").wait()
+    assert (ended.code, ended.messages) == (0, ["block 1/1: mixed-float32"])

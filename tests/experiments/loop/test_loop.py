@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from experiments.loop import loop
-from experiments.loop.loop import Contender, errors, half_widths, loss_difference, regret
+from experiments.loop.contenders import Contender, global_batch
+from experiments.loop.loop import errors, half_widths, loss_difference, regret
 from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.cost.calibrate import Calibration, calibrate
@@ -96,7 +97,7 @@ def test_a_plan_is_predicted_without_its_own_run() -> None:
 
 @cache
 def answer(ranks: int) -> tuple[Request, SearchResult]:
-    asked = request(ranks, Training(loop.global_batch(ranks)), model=replace(MODEL, layers=3))
+    asked = request(ranks, Training(global_batch(ranks)), model=replace(MODEL, layers=3))
     return asked, search(asked, simulate=simulated_step, budget=Budget.of(20))
 
 
@@ -123,4 +124,4 @@ def test_the_chosen_plan_is_the_fastest_that_was_simulated() -> None:
 
 @pytest.mark.parametrize(("ranks", "batch"), [(1, 16), (2, 16), (3, 18), (5, 20), (6, 18), (8, 16), (24, 24)])
 def test_every_rank_has_its_share_of_the_batch(ranks: int, batch: int) -> None:
-    assert loop.global_batch(ranks) == batch
+    assert global_batch(ranks) == batch

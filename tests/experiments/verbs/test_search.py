@@ -577,7 +577,7 @@ def test_what_is_too_large_or_too_short_ends_in_words(
     assert message in said.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_signal_ends_it_with_the_best_plan(tmp_path: Path) -> None:
     """What had no time has no bound of its own; the plan is whole. Progress says when there is something to keep."""
     out = tmp_path / "plan.json"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +24,7 @@ from strategy.search.search import SINGLE_SHARE, search
 from strategy.search.search_result import SearchResult
 from strategy.space.candidates import candidates_of, divisions
 from strategy.space.request import Pins, Request
+from tests.support.long_cases import long_but
 from tests.support.small_plans import request, simulated
 
 
@@ -95,7 +98,7 @@ def test_a_single_candidate_gets_a_part_of_the_time(
     assert len(left_s) == 1 or not alone
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", long_but([True, False], 0))
 def test_a_gap_is_kept_before_it_is_closed(asked: Request, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without time for the rest the answer is within the gap; one by one and two at a time, by bounds that hold."""
     best = found_with(replace(asked, gap=0.0)).plan.claims.objective_s
@@ -135,6 +138,52 @@ def test_interrupted_it_ends_with_the_best_so_far(asked: Request) -> None:
     assert found.status == "limit"
     assert verify(found.plan) == []
     assert found.plan.claims.lower_bound_s > 0
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("work", ["certified_candidates", "fastest_neighbour", "with_exchange", "simulated_step"])
+def test_a_signal_after_solving_leaves_the_answer(
+    work: str, signals: int, asked: Request, answer: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Certificates, neighbours and exchanges end by the first; the second one leaves them where they are."""
+    left = [signals]
+
+    def interrupted(do: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            while left[0]:
+                left[0] -= 1
+                signal.raise_signal(signal.SIGINT)
+            return do(*args, **named)
+
+        return call
+
+    if work == "simulated_step":
+        if signals == 2:
+            with pytest.raises(KeyboardInterrupt):  # there is no plan yet
+                search(asked, simulate=interrupted(simulated), budget=Budget.of(120))
+            return
+        found = search(asked, simulate=interrupted(simulated), budget=Budget.of(120))
+    else:
+        module = strategy.search.search
+        monkeypatch.setattr(module, work, interrupted(getattr(module, work)))
+        found = search(asked, simulate=simulated, budget=Budget.of(120))
+    assert left == [0]
+    assert found.interrupted
+    assert verify(found.plan) == []
+    assert found.plan.claims.lower_bound_s <= answer.plan.claims.lower_bound_s
+
+
+def test_what_solves_a_single_candidate_is_interrupted_with_a_plan(
+    asked: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(strategy.search.search, "_solve_each", interrupted)
+    pins = Pins(dp=2, tp=1, pp=1, micro_batch=1, recompute=Recompute.NONE, zero_stage=0)
+    found = found_with(replace(asked, pins=pins))
+    assert (found.interrupted, found.status) == (True, "limit")
+    assert verify(found.plan) == []
 
 
 def test_owners_are_searched_with_every_degree_pinned(asked: Request) -> None:

@@ -15,7 +15,15 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import solve_candidate
 from strategy.space.candidate_space import free_rules
-from strategy.space.candidates import CHEAPEST_FIRST, candidates_of, divisions, listed, recomputable, space_log10
+from strategy.space.candidates import (
+    CHEAPEST_FIRST,
+    candidates_of,
+    context_degrees,
+    divisions,
+    listed,
+    recomputable,
+    space_log10,
+)
 from strategy.space.deduce import Deduction
 from strategy.space.request import Pins, Request
 from tests.support.small_plans import MODEL, request
@@ -33,6 +41,14 @@ def test_candidates_use_all_devices(asked: Request) -> None:
     for config in candidates_of(asked):
         assert config.dp * config.tp * config.pp == 2
         assert config.micro_batch * config.num_micro_batches * config.dp == 4
+
+
+@pytest.mark.parametrize(
+    ("sequence", "degrees"), [(2**13, (1,)), (2**15, (1,)), (2**16, (1, 2, 4, 8)), (2**17, (1, 2, 4, 8, 16))]
+)
+def test_long_sequences_are_shared_out(sequence: int, degrees: tuple[int, ...]) -> None:
+    asked = request(32, Training(global_batch=4))
+    assert context_degrees(replace(asked, model=replace(MODEL, sequence=sequence))) == degrees
 
 
 def test_pins_leave_what_satisfies_them(asked: Request) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from strategy.base.errors import InfeasibleError, InputError
-from strategy.graph.graph import Graph, Role
+from strategy.graph.graph import Graph, Phase, Role
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import Attention
 from strategy.graph.signature import Signature, op_signatures
 from strategy.models.mixtral import MixtralConfig
+from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.space.pins import pinned
@@ -102,6 +103,33 @@ def test_along_a_tensor_axis_attention_is_split_by_heads_where_these_can_be(part
             assert [one for one in options if keep(op, one)] == (by_heads if is_ruled else options), op.name
             ruled += is_ruled
         assert ruled == (2 * 2 if parts == 2 else 0)
+
+
+@pytest.mark.parametrize("context", ["ring", "all_to_all"])
+def test_along_a_context_axis_all_that_has_positions_is_split_by_them(context: str) -> None:
+    """What attention exchanges for heads is not; gradients of weights are terms, and what updates do is free."""
+    config = config_of(TRAINING, cp=2, context=context)
+    graph = planned_graph(MODEL, request(2, TRAINING).training_with(config), config)
+    flow, free = (along_axes(graph, (2,), [name]) for name in ("positions", "positions split"))
+    (positions,) = {value.spec.shape for value in graph.with_role(Role.INPUT) if len(value.spec.shape) > 1}
+    options = updates = 0
+    for op in graph.ops:
+        listed = [one for one in op_signatures(graph, op, (2,)) if free(op, one)]
+        kept = [one for one in listed if flow(op, one)]
+        assert kept, op.name
+        if op.phase is Phase.UPDATE:
+            updates += len(kept)
+            assert kept == listed, op.name
+        options += len(listed) - len(kept)
+        is_attention = isinstance(op_definition(op.kind).cost, Attention)
+        for signature in () if is_attention else kept:
+            for name, layout in zip(op.outputs, signature.outputs, strict=True):
+                spec = graph.values[name].spec
+                if spec.shape[:2] == positions and len(spec.shape) > 2:
+                    assert isinstance(layout[0], Split), (op.name, name)
+                    assert layout[0].dim == 1, (op.name, name)
+    assert options > 100
+    assert updates > 50
 
 
 def test_an_axis_of_one_rank_has_nothing_to_rule() -> None:

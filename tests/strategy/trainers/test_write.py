@@ -19,6 +19,7 @@ from strategy.trainers.known_models import known_models
 from strategy.trainers.of_plan import said_of_plan
 from strategy.trainers.trained import TrainerName, pins_of
 from strategy.trainers.write import read_back, write_configuration
+from tests.support.long_cases import long_but
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA, megatron_layouts, pinned_plan
 
 LEARNED = replace(LLAMA, learned_positions=True, rotary_base=0.0)
@@ -41,7 +42,7 @@ PLANS: dict[str, tuple[Model, int, dict[str, Any]]] = {
 DEEPSPEED_CANNOT = {"laps", "experts", "attention again"}
 
 
-@pytest.fixture(scope="module", params=PLANS)
+@pytest.fixture(scope="module", params=long_but(PLANS, 1, 4, 5, 8, 10, 11))
 def case(request: pytest.FixtureRequest) -> tuple[str, Plan]:
     model, gpus, pins = PLANS[request.param]
     return request.param, pinned_plan(model, gpus, **pins)

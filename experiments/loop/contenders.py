@@ -1,0 +1,143 @@
+"""Contenders: plans of the small model that train against each other on this machine, in interleaved blocks."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from executor.supervision.launch import launch
+from executor.train import program_of
+from experiments.jobs.ranks import rank_argv
+from experiments.jobs.small_model import GLOBAL_BATCH, MODEL
+from experiments.planning.prices import simulated_step
+from strategy.base.errors import RunError
+from strategy.base.files import read_json
+from strategy.cost.calibrate import Calibration, read_calibration
+from strategy.cost.cost import CostModel
+from strategy.cost.measurement import Measurement
+from strategy.hardware.cluster import Cluster
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
+from strategy.models import find_model
+from strategy.passes.training import Training
+from strategy.plan.observe import act_overhead_s, features_by_action, observe
+from strategy.plan.plan import Plan, write_plan
+from strategy.program.timeline import Timeline, read_timeline
+from strategy.search.candidate.rule_based_plans import plan_by_rule
+from strategy.space.request import Request
+
+WARM_UP_STEPS = 1
+"""Steps at the start of every block that are not counted: the caches still hold another plan's tensors."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One plan in the competition, and what became of it."""
+
+    name: str
+    plan: Plan
+    samples_s: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    pids: tuple[int, ...] = ()
+    timeline: Timeline | None = None
+    rows: tuple[Measurement, ...] = ()
+    overhead_s: float = 0.0
+    refined_s: float = 0.0
+
+    @property
+    def predicted_s(self) -> float:
+        """What the simulator said before any run."""
+        return self.plan.claims.step_time_s
+
+    @property
+    def measured_s(self) -> float:
+        """Median of the counted steps."""
+        return median(self.samples_s)
+
+
+def request_on(cluster: Cluster, cost: CostModel) -> Request:
+    """A search for a plan of the small model on this machine's ranks."""
+    return Request(MODEL, find_model(MODEL), Training(global_batch(cluster.devices)), cost, cluster.device.memory_bytes)
+
+
+def global_batch(ranks: int) -> int:
+    """The smallest batch of at least `GLOBAL_BATCH` samples that the ranks share evenly."""
+    return -(-GLOBAL_BATCH // ranks) * ranks
+
+
+def profiled(ranks: int, folder: Path) -> Calibration:
+    """The calibration of this machine, measured on so many ranks; it stays in `folder`.
+
+    Raises:
+        RunError: the job of ranks failed.
+    """
+    _run_ranks(rank_argv("profile", ["--out", str(folder / "profile.json")]), ranks, folder / "profile")
+    return read_calibration(folder / "profile.json")
+
+
+def by_rule(
+    request: Request,
+    degrees: tuple[int, int, int],
+    count: int,
+    rules: tuple[str, str],
+    schedule: Schedule = Schedule.ONE_F_ONE_B,
+) -> Plan:
+    """A plan as a person would write it: degrees (data, tensor, pipeline), micro-batches, a rule for each axis."""
+    dp, tp, pp = degrees
+    micro = request.training.global_batch // dp // count
+    config = PlanConfig(dp, tp, pp, micro, count, schedule)
+    return plan_by_rule(request, config, rules, simulated_step)
+
+
+def timed(
+    contenders: Sequence[Contender], ranks: int, folder: Path, *, blocks: int, steps: int, progress: Progress
+) -> list[Contender]:
+    """Train all plans in interleaved blocks, in one job; their files, and what was measured, stay in `folder`.
+
+    Raises:
+        RunError: the job of ranks failed.
+    """
+    paths = []
+    for contender in contenders:
+        paths.append(folder / f"{contender.name}.json")
+        write_plan(contender.plan, paths[-1])
+    progress(f"timing {len(paths)} plans in {blocks} interleaved blocks of {steps} steps")
+    job = [sys.executable, "-P", "-m", "experiments.jobs.blocks", *map(str, paths)]
+    job += ["--blocks", str(blocks), "--steps", str(steps), "--out", str(folder)]
+    _run_ranks(job, ranks, folder / "blocks")
+    return [_measured(contender, folder, blocks=blocks, steps=steps) for contender in contenders]
+
+
+def _measured(contender: Contender, folder: Path, *, blocks: int, steps: int) -> Contender:
+    run: Any = read_json(folder / f"{contender.name}.run.json")
+    timeline = read_timeline(folder / f"{contender.name}.timeline.json.gz")
+    times = run["step_time_s"]
+    counted = [block * steps + step for block in range(blocks) for step in range(WARM_UP_STEPS, steps)]
+    # The central half of the steps, so that its acts add up to the median step.
+    typical = sorted(counted, key=times.__getitem__)[len(counted) // 4 : -(len(counted) // 4) or None]
+    features = features_by_action(contender.plan)
+    rows = observe(timeline, program_of(contender.plan), features, source=contender.name, steps=set(typical))
+    return replace(
+        contender,
+        samples_s=tuple(times[step] for step in counted),
+        losses=tuple(run["loss"]),
+        pids=tuple(run["pids"]),
+        timeline=timeline,
+        rows=tuple(rows),
+        overhead_s=act_overhead_s(timeline),
+    )
+
+
+def _run_ranks(argv: Sequence[str], ranks: int, folder: Path) -> None:
+    code = launch(list(argv), ranks, folder=folder)
+    if code > 128:  # the launcher took the signal for its ranks; it was meant for us, too
+        signal.raise_signal(signal.Signals(code - 128))
+    if code:
+        raise RunError(f"{' '.join(argv[3:5])} on {ranks} ranks ended with code {code}; see {folder}")

@@ -1,0 +1,247 @@
+"""Predictions that are stored before their runs: the executor's steps against the simulator's.
+
+    profile                                  prices of acts, by the machine
+    rounds 1, 3, 5 ...    all plans train    the calibration is corrected by all odd rounds so far
+    rounds 2, 4, 6 ...    all plans train    scored by predictions-2.json, which was stored and hashed before
+
+In a round all plans take turns on the same ranks, some steps each, in a job of its own. Plans are enumerated, not
+chosen: every family of signatures with every number of micro-batches, pipelines under several schedules. The one that
+is predicted fastest before any even round stands for what a search would choose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+from experiments.loop.contenders import Contender, Progress, by_rule, profiled, request_on, timed
+from experiments.loop.refinement import Observation, predict_s, refine_by
+from experiments.machine.machine import local_cluster
+from strategy.base.errors import InputError
+from strategy.base.files import write_atomic
+from strategy.cost.calibrate import Calibration
+from strategy.layout.schedule import Schedule
+from strategy.plan.plan import Plan, config_document
+from strategy.space.request import Request
+
+RESAMPLES = 400
+PIPELINES = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1)
+RULES: Mapping[str, tuple[str, str]] = {
+    "data": ("data", "tensor"),
+    "tensor": ("data", "tensor"),
+    "mixed": ("mixed", "tensor"),
+    "pipeline": ("data", "tensor"),
+}
+"""Families of signatures, and the rule of each along the axes data and tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnumeratedPlan:
+    """One plan, and the family that its signatures are of."""
+
+    name: str
+    family: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrediction:
+    """The file that was written before a round, its hash, and the load of the machine when the round began."""
+
+    round: int
+    file: str
+    sha256: str
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A plan's step: as predicted by the profile alone, and before each even round; counted steps of these rounds."""
+
+    plan: EnumeratedPlan
+    predicted_s: tuple[float, ...]
+    samples_s: tuple[tuple[float, ...], ...]
+
+    @property
+    def measured_s(self) -> float:
+        """Median of the counted steps."""
+        return median(step for steps in self.samples_s for step in steps)
+
+    @property
+    def error(self) -> float:
+        """How far off predictions were: of predicted over measured, round by round, the median."""
+        ratios = [predicted / median(steps) for predicted, steps in zip(self.predicted_s, self.samples_s, strict=True)]
+        return abs(median(ratios) - 1)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """All plans, and what was stored."""
+
+    scores: tuple[Score, ...]
+    stored: tuple[StoredPrediction, ...]
+
+    @property
+    def chosen(self) -> int:
+        """The plan that was predicted fastest before the first round that counts."""
+        return min(range(len(self.scores)), key=lambda at: self.scores[at].predicted_s[0])
+
+
+def run_predictions(
+    ranks: int, folder: Path, *, rounds: int, steps: int, micro_batches: Sequence[int], progress: Progress
+) -> Scored:
+    """Predict and measure on this machine's ranks; all files stay in `folder`.
+
+    Raises:
+        InputError: the number of rounds is odd.
+        RunError: a job of ranks failed.
+    """
+    if rounds % 2:
+        raise InputError("rounds are fitted and scored in turn", where="rounds", got=rounds, expected="an even number")
+    progress(f"measuring this machine on {ranks} ranks")
+    cluster, base = local_cluster(ranks), profiled(ranks, folder)
+    plans = list(enumerated(request_on(cluster, base.cost_model(cluster)), micro_batches))
+    fitted: list[list[Contender]] = []
+    scored: list[list[Contender]] = []
+    predicted: list[Mapping[str, float]] = []
+    stored: list[StoredPrediction] = []
+    for number in range(1, rounds + 1):
+        here = folder / f"round-{number}"
+        here.mkdir()
+        counts = number % 2 == 0
+        if counts:
+            calibration = refine_by(base, pooled(fitted), cluster)
+            predicted.append({one.name: predict_s(one.plan, calibration) for one in plans})
+            stored.append(store(plans, predicted[-1], calibration, number, folder))
+            progress(f"round {number}: predictions stored, SHA-256 {stored[-1].sha256}")
+        contenders = [Contender(one.name, one.plan) for one in plans]
+        (scored if counts else fitted).append(timed(contenders, ranks, here, blocks=1, steps=steps, progress=progress))
+    return Scored(tuple(_scores(plans, predicted, scored)), tuple(stored))
+
+
+def enumerated(request: Request, micro_batches: Sequence[int]) -> Iterator[EnumeratedPlan]:
+    """Every family with every number of micro-batches that the batch divides into; what two would share, once."""
+    ranks, seen = request.devices, set[str]()
+    degrees = {"data": (ranks, 1, 1), "tensor": (1, ranks, 1), "mixed": (ranks, 1, 1), "pipeline": (1, 1, ranks)}
+    for family, rules in RULES.items():
+        for schedule in PIPELINES if family == "pipeline" else PIPELINES[:1]:
+            for count in micro_batches:
+                if request.training.global_batch % (degrees[family][0] * count):
+                    continue
+                plan = by_rule(request, degrees[family], count, rules, schedule)
+                if plan.plan_hash not in seen:
+                    seen.add(plan.plan_hash)
+                    kind = f"-{schedule}" if family == "pipeline" else ""
+                    yield EnumeratedPlan(f"{family}{kind}-{count}", family, plan)
+
+
+def pooled(rounds: Sequence[Sequence[Contender]]) -> list[Observation]:
+    """What all rounds say of each plan."""
+    return [
+        Observation(
+            of_plan[0].plan,
+            [row for one in of_plan for row in one.rows],
+            median(one.overhead_s for one in of_plan),
+            median(step for one in of_plan for step in one.samples_s),
+        )
+        for of_plan in zip(*rounds, strict=True)
+    ]
+
+
+def store(
+    plans: Sequence[EnumeratedPlan],
+    predicted_s: Mapping[str, float],
+    calibration: Calibration,
+    number: int,
+    folder: Path,
+) -> StoredPrediction:
+    """Write what is predicted of a round that has not begun."""
+    content = {
+        "round": number,
+        "act_overhead_s": calibration.act_overhead_s,
+        "step_time_s": {one.plan.plan_hash: predicted_s[one.name] for one in plans},
+    }
+    path = folder / f"predictions-{number}.json"
+    write_atomic(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+    return StoredPrediction(number, path.name, hashlib.sha256(path.read_bytes()).hexdigest(), os.getloadavg()[0])
+
+
+def _scores(
+    plans: Sequence[EnumeratedPlan],
+    predicted_s: Sequence[Mapping[str, float]],
+    rounds: Sequence[Sequence[Contender]],
+) -> Iterator[Score]:
+    for at, one in enumerate(plans):
+        yield Score(
+            one, tuple(found[one.name] for found in predicted_s), tuple(found[at].samples_s for found in rounds)
+        )
+
+
+def figures(scores: Sequence[Score], chosen: int) -> dict[str, float]:
+    """Mean and worst error, how much slower the chosen plan is than the fastest, and the slowest over the fastest."""
+    errors, measured = [one.error for one in scores], [one.measured_s for one in scores]
+    return {
+        "error_mean": fmean(errors),
+        "error_worst": max(errors),
+        "regret": measured[chosen] / min(measured) - 1,
+        "slowest_over_fastest": max(measured) / min(measured),
+    }
+
+
+def half_widths(scored: Scored) -> dict[str, float]:
+    """Half of the central 95 % of each figure when rounds, and steps of each, are drawn anew (Efron 1979)."""
+    rng, rounds = random.Random(0), range(len(scored.stored))
+    drawn: dict[str, list[float]] = {}
+    for _ in range(RESAMPLES):
+        chosen_rounds = rng.choices(rounds, k=len(rounds))
+        again = [
+            replace(
+                one,
+                predicted_s=tuple(one.predicted_s[at] for at in chosen_rounds),
+                samples_s=tuple(
+                    tuple(rng.choices(one.samples_s[at], k=len(one.samples_s[at]))) for at in chosen_rounds
+                ),
+            )
+            for one in scored.scores
+        ]
+        for name, value in figures(again, scored.chosen).items():
+            drawn.setdefault(name, []).append(value)
+    widths = {}
+    for name, values in drawn.items():
+        ordered = sorted(values)
+        widths[name] = (ordered[round(0.975 * (RESAMPLES - 1))] - ordered[round(0.025 * (RESAMPLES - 1))]) / 2
+    return widths
+
+
+def document(scored: Scored) -> dict[str, object]:
+    """What the run keeps: figures, raw samples, and what was stored before them."""
+    scores = scored.scores
+    return {
+        "plans": [
+            {
+                "name": one.plan.name,
+                "family": one.plan.family,
+                "config": config_document(one.plan.plan.config),
+                "plan_hash": one.plan.plan.plan_hash,
+                "profiled_s": one.plan.plan.claims.step_time_s,
+                "predicted_s": list(one.predicted_s),
+                "measured_s": one.measured_s,
+                "samples_s": [list(steps) for steps in one.samples_s],
+                "error": one.error,
+            }
+            for one in scores
+        ],
+        "families": {family: sum(one.plan.family == family for one in scores) for family in RULES},
+        "chosen": scores[scored.chosen].plan.name,
+        **figures(scores, scored.chosen),
+        "half_width": half_widths(scored),
+        "stored": [
+            {"round": one.round, "file": one.file, "sha256": one.sha256, "load": one.load} for one in scored.stored
+        ],
+    }
