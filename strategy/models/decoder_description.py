@@ -82,6 +82,7 @@ class DecoderDescription(TextBatches):
         rotary_frequencies: in place of those of the base, one per pair that turns.
         rotary_scale: what turns is multiplied by it.
         window_rotary_base: of layers with a window, in place of the above; 0 is none of their own.
+        learned_positions: a learned vector per position is added to the embedded tokens.
         layer_norm: norms have a mean and a bias; else they are RMS norms.
         epsilon: of norms.
         norm_position, head_norm: see there.
@@ -131,6 +132,7 @@ class DecoderDescription(TextBatches):
     rotary_frequencies: tuple[float, ...] = ()
     rotary_scale: float = 1.0
     window_rotary_base: float = 0.0
+    learned_positions: bool = False
     layer_norm: bool = False
     epsilon: float = 1e-5
     norm_position: str = NormPosition.BEFORE
@@ -271,7 +273,7 @@ class DecoderDescription(TextBatches):
         ends = (*self.kinds[: self.before], *self.kinds[len(self.kinds) - self.after :])
         layers = sum(self._layer_parameters(sparse) for _, sparse in ends)
         layers += self.layers * sum(self._layer_parameters(sparse) for _, sparse in period)
-        table = (1 if self.tied else 2) * self.vocabulary * self.width
+        table = ((1 if self.tied else 2) * self.vocabulary + self.learned_positions * self.sequence) * self.width
         return table + layers + self._norm_parameters(self.width) + self.ahead_parameters
 
     @property
