@@ -22,12 +22,13 @@ demo: $(STAMP)
 	$(VENV)/bin/sbplan demo
 
 quick: $(STAMP)
-	$(VENV)/bin/python -m pytest -n 2 -q --dist worksteal -m "not slow and not mpi" $(QUICK) $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n 2 -q --dist worksteal -m "not slow and not mpi and not long" $(QUICK) $(PYTEST_ARGS)
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-# Whole commands that take minutes each: the pages as they are printed. The gate runs them, too.
+# Whole commands that take minutes, such as the pages as they are printed, and the cases that `make test` leaves out of
+# those that a test lists (`tests/support/long_cases.py`). The gate runs them, too.
 long: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m long $(PYTEST_ARGS)
 

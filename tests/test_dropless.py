@@ -21,6 +21,7 @@ from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
 from strategy.space.deduce import Deduction
 from tests.campaigns import transparency
+from tests.support.long_cases import long_but
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request, train
 
 HALF_ERROR = 2e-3
@@ -65,7 +66,7 @@ def test_ops_on_rows_are_profiled_like_others() -> None:
     assert all(min(time_op(case, NumpyKernels(), vocabulary=4)) > 0 for case in ragged[::4])
 
 
-@pytest.mark.parametrize(("ep", "stage"), [(2, 0), (2, 1), (2, 2), (2, 3), (4, 0), (4, 3)])
+@pytest.mark.parametrize(("ep", "stage"), long_but([(2, 0), (2, 1), (2, 2), (2, 3), (4, 0), (4, 3)], 1, 3, 4))
 @pytest.mark.parametrize("capacity", [0.0, 1.5])
 def test_tokens_go_to_experts(capacity: float, ep: int, stage: int) -> None:
     """Of experts nothing is gathered, and no gradient reduced, but between groups that have them all."""

@@ -49,6 +49,7 @@ def test_the_page_runs_on_four_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_a_graph_of_ones_own_is_searched_simulated_trained_killed_and_resumed(tmp_path: Path) -> None:
     net, fit = blocks(PLANS, "python")
     (tmp_path / "net.py").write_text(net)

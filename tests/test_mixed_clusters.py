@@ -158,7 +158,7 @@ def large_plan() -> Plan:
     """Of 3 nodes of 5 slow devices and 3 of 5 fast ones."""
     model = GptConfig(layers=12, width=64, heads=4, sequence=16, vocabulary=128)
     asked = mixed_request(model, 30, mixed(1.0, 3.0, nodes=3, per_node=5), Pins(pp=6, micro_batch=1))
-    return search(asked, simulate=simulated, budget=Budget.of(10)).plan
+    return search(replace(asked, gap=0.1), simulate=simulated, budget=Budget.of(10)).plan
 
 
 def groups_of_stages(plan: Plan) -> list[tuple[int, ...]]:

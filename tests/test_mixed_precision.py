@@ -25,6 +25,7 @@ from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import on_one_device
 from tests.mpi.launch import run_ranks
 from tests.mpi.skipped import BAD_STEP, STEPS
+from tests.support.long_cases import long_but
 from tests.support.small_plans import (
     Trained,
     config_of,
@@ -182,12 +183,15 @@ def test_the_precision_is_in_the_plan_file(tmp_path: Path) -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("precision", "degrees", "rank"),
-    [
-        (Precision.FP16, (2, 1, 2), 0),
-        (Precision.FP16, (2, 2, 1), 3),
-        (Precision.BF16, (1, 2, 2), 1),
-        (Precision.FULL, (1, 3, 1), 2),
-    ],
+    long_but(
+        [
+            (Precision.FP16, (2, 1, 2), 0),
+            (Precision.FP16, (2, 2, 1), 3),
+            (Precision.BF16, (1, 2, 2), 1),
+            (Precision.FULL, (1, 3, 1), 2),
+        ],
+        *(0, 3),
+    ),
 )
 def test_what_one_rank_cannot_count_makes_all_ranks_skip_the_step(
     tmp_path: Path, precision: Precision, degrees: tuple[int, ...], rank: int

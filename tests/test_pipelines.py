@@ -21,6 +21,7 @@ from strategy.plan.verify import verify
 from strategy.program.timeline import Timeline, by_stream
 from strategy.sbp.tensor import Rate
 from tests.mpi.jobs import run_well
+from tests.support.long_cases import long_but
 from tests.support.small_plans import Trained, config_of, corpus, in_float64, plan_by_rules, reclaimed, request, train
 
 MODEL = MlpConfig(8, 5, 8, 4)
@@ -154,7 +155,7 @@ def test_a_plan_file_keeps_its_laps(schedule: Schedule, tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("schedule", [Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV])
+@pytest.mark.parametrize("schedule", long_but([Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV], 2))
 def test_processes_learn_what_threads_learn(schedule: Schedule, tmp_path: Path) -> None:
     plan = plan_of(schedule)
     write_plan(plan, tmp_path / "plan.json")

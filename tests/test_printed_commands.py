@@ -83,8 +83,8 @@ SAID = {
 """How commands start -> what they say then."""
 LEFT = {"explain.md": "report.html", "trainers.md": "train.toml", "README.md": "timeline.png"}
 """Page -> a file that its commands leave."""
-LONG = {"README.md", "explain.md", "trainers.md", "what_if.md"}
-"""Pages with searches of minutes: `make long` follows them."""
+LONG = {"README.md", "certificates.md", "explain.md", "gpu.md", "programs.md", "trainers.md", "what_if.md"}
+"""Pages with searches or builds of minutes: `make long` follows them."""
 
 
 def runs_here(one: Printed) -> bool:

@@ -35,6 +35,7 @@ from strategy.space.deduce import deduce
 from strategy.space.layout_problem import layout_problem
 from strategy.space.rules import along_axes
 from strategy.space.space import SearchSpace
+from tests.support.long_cases import long_but
 from tests.support.random_graphs import random_case
 from tests.support.small_plans import MODEL, config_of, request
 
@@ -67,7 +68,7 @@ def test_every_family_is_here() -> None:
     assert len(FAMILIES) == 11
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", long_but(CONFIGS, 2, 4, 6, 8, 10, 12, 13))
 def test_a_gpt_called_otherwise_is_planned_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _compared(GPT, name, monkeypatch, programs=True)
     assert seen["ops renamed before the passes"] > 60

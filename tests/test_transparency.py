@@ -35,6 +35,7 @@ from tests.campaigns.transparency import (
     pieces_of,
     ran,
 )
+from tests.support.long_cases import long_but
 from tests.support.plan_features import features_of
 from tests.support.random_plans import PlanCase, random_plan_case, turn
 from tests.support.reference import Array
@@ -52,7 +53,7 @@ def case(number: int) -> PlanCase:
     return random_plan_case(number) if number % MPI_EVERY else mpi_case(number)
 
 
-@pytest.mark.parametrize("first", range(0, len(THREADS), BATCH))
+@pytest.mark.parametrize("first", long_but(range(0, len(THREADS), BATCH), 0, 2))
 def test_every_rank_holds_what_one_device_computes(first: int) -> None:
     for number in THREADS[first : first + BATCH]:
         made = case(number)
@@ -69,7 +70,7 @@ def test_what_was_once_wrong_is_right(number: int) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("ranks", long_but([3, 4], 1))
 def test_processes_compute_what_one_device_computes(ranks: int) -> None:
     numbers = [number for number in PROCESSES if mpi_ranks(number) == ranks]
     assert check_under_mpi(ranks, {number: case(number).plan for number in numbers}) == {

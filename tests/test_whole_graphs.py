@@ -31,6 +31,7 @@ from tests.campaigns.layouts import (
     quotas,
     start,
 )
+from tests.support.long_cases import long_but
 from tests.support.threads import run_loopback
 from tests.support.unaliased import unaliased
 from tests.support.whole_graphs import WholeCase, forward_kinds, random_whole_graph
@@ -41,14 +42,14 @@ NUMBERS = [number for number in range(CASES) if number % MPI_EVERY]
 MPI_NUMBERS = [number for number in range(CASES) if number % MPI_EVERY == 0]
 
 
-@pytest.mark.parametrize("first", range(0, len(NUMBERS), BATCH))
+@pytest.mark.parametrize("first", long_but(range(0, len(NUMBERS), BATCH), 0, 2))
 def test_ranks_compute_what_one_device_computes(first: int) -> None:
     for number in NUMBERS[first : first + BATCH]:
         assert list(check(random_whole_graph(number))) == [], number
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", long_but([2, 3, 4], 1))
 def test_processes_compute_what_one_device_computes(ranks: int) -> None:
     numbers = [number for number in MPI_NUMBERS if mpi_ranks(number) == ranks]
     found = check_under_mpi(ranks, numbers)

@@ -32,23 +32,17 @@ def positive_int(text: str) -> int:
 
 def seconds(text: str) -> float:
     """A time limit in seconds: finite and above zero."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of seconds above zero")
+        raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected a number of seconds above zero")
     return value
 
 
 def share(text: str) -> float:
     """A part of a whole: at least 0 and below 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of at least 0 and below 1")
+        raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected a number of at least 0 and below 1")
     return value
 
 
@@ -56,10 +50,7 @@ def fit_probability(text: str) -> float:
     """A probability that errors of memory can tell."""
     from strategy.closed_form.memory_error import LEAST, MOST
 
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not LEAST <= value <= MOST:
         expected = f"a probability of at least {LEAST} and at most {MOST}, such as 0.95"
         raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected {expected}")
@@ -69,10 +60,7 @@ def fit_probability(text: str) -> float:
 def tokens(text: str) -> int:
     """A number of tokens, whole and at least one: `15T`, `300B`, `1e12`."""
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:].upper())
-    try:
-        value = float(text) if scale is None else scale * float(text[:-1])
-    except ValueError:
-        value = math.nan
+    value = _number(text) if scale is None else scale * _number(text[:-1])
     if not 1 <= value <= MOST_TOKENS:
         expected = f"a number of tokens of at least 1 and at most {MOST_TOKENS:.0e}, such as 15T, 300B or 1e12"
         raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected {expected}")
@@ -125,3 +113,11 @@ def add_calibration(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """`--json`, which every verb with figures has."""
     parser.add_argument("--json", action="store_true", help="put one JSON document on one line on stdout")
+
+
+def _number(text: str) -> float:
+    """A floating-point figure; NaN, which is in no range, where there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

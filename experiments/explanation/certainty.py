@@ -124,25 +124,54 @@ class Certainty:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Why it is not known how sure a plan is to be the best."""
+
+    reason: str
+
+
+ALONE = Unknown("one plan was simulated: there is none to compare it with")
+INTERRUPTED = Unknown("the search was interrupted")
+WITHOUT_INTERVALS = Unknown(
+    "a plan was priced by measured constants of which no intervals are given: --calibration F, the file that it was "
+    "priced by, has them"
+)
+
+
+def best_document(best: Certainty | Unknown) -> dict[str, object]:
+    """Keys that JSON documents of plans have of how sure they are: `best`, and where that is null `best_left_out`."""
+    if isinstance(best, Unknown):
+        return {"best": None, "best_left_out": best.reason}
+    return {"best": best.document(), "best_left_out": None}
+
+
+def best_text(best: Certainty | Unknown) -> str:
+    """The same for people, behind what was said of a plan."""
+    return f"how sure it is to be the fastest is not known: {best.reason}" if isinstance(best, Unknown) else str(best)
+
+
 def half_width(probability: float, draws: int) -> float:
     """Of a 90 % interval of a share of so many draws."""
     return Z * math.sqrt(probability * (1 - probability) / draws)
 
 
-def certainty_among(plans: Sequence[Plan], calibration: Calibration | None, budget: Budget) -> Certainty | None:
+def certainty_among(plans: Sequence[Plan], calibration: Calibration | None, budget: Budget) -> Certainty | Unknown:
     """How sure it is that the first of some plans is the best; of as many as there is time for, two at least.
 
-    None where there is nothing to compare it with, or a plan has measured constants of which there are no intervals.
+    Not known where there is nothing to compare it with, or of a plan's measured constants there are no intervals.
     """
+    if len(plans) < 2:
+        return ALONE
     constants = UncertainConstants.of(calibration)
     if any(not plan.cost.coefficients.keys() <= constants.fitted.keys() for plan in plans):
-        return None
+        return WITHOUT_INTERVALS
     steps: list[StepOfConstants] = []
     for plan in plans:
         if len(steps) >= 2 and budget.is_over():
             break
         steps.append(step_of_constants(plan, constants))
-    return certainty(steps, constants) if len(steps) > 1 else None
+    return certainty(steps, constants)
 
 
 def intervals_of(plan: Plan, path: Path | None) -> Calibration | None:
@@ -160,13 +189,13 @@ def intervals_of(plan: Plan, path: Path | None) -> Calibration | None:
     return calibration
 
 
-def certainty_of_search(result: SearchResult, calibration: Calibration | None, limit_s: float) -> Certainty | None:
+def certainty_of_search(result: SearchResult, calibration: Calibration | None, limit_s: float) -> Certainty | Unknown:
     """How sure it is that the answer of a search is the best of the plans that it simulated.
 
-    None where that is not to be known, or the search was interrupted. It takes `SHARE` of the search's time limit.
+    It takes `SHARE` of the search's time limit; where the search was interrupted, it is left out.
     """
     if result.interrupted:
-        return None
+        return INTERRUPTED
     return certainty_among([result.plan, *result.others], calibration, Budget.of(SHARE * limit_s))
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from experiments.studies.failures import Lost
-from experiments.studies.job_failures import FailureRates
+from experiments.planning.training_cost import TrainingCost, training_cost
+from experiments.studies.job_failures import FailureRates, size_of
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
@@ -27,23 +27,8 @@ from strategy.search.search import MOST_DEVICES
 from strategy.search.search_result import SearchResult
 from strategy.space.request import Request
 
-DAY_S, HOUR_S = 86400.0, 3600.0
 SLACK = 0.1
 """Part of the GPU-hours by which a count is worse, by its bound, that is left out: plans lie above bounds unevenly."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingCost:
-    """What training on so many tokens takes: whole steps, days, hours of all GPUs together.
-
-    Days and hours have what is `lost` to failures and saves in them; nothing is where that is None.
-    """
-
-    tokens: int
-    steps: int
-    days: float
-    gpu_hours: float
-    lost: Lost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +74,6 @@ def clusters_of_gpus(gpu: str, least: int, most: int) -> list[Cluster]:
     return [find_cluster(f"{name}:{count}") for count in nodes]
 
 
-def steps_of(request: Request, tokens: int) -> int:
-    """Whole steps on so many tokens.
-
-    Raises:
-        InputError: they are less than one step.
-    """
-    per_step = request.training.global_batch * request.model.tokens_per_sample
-    if tokens < per_step:
-        expected = f"at least the {per_step} of one step"
-        raise InputError("less than a step", where="--tokens", got=tokens, expected=expected)
-    return -(-tokens // per_step)
-
-
-def training_cost(request: Request, tokens: int, step_s: float, rates: FailureRates | None) -> TrainingCost:
-    """What so many tokens take at so many seconds a step, in whole steps; GPUs fail at some rate, or never.
-
-    Raises:
-        InputError: the tokens are less than one step, or failures leave no time to train.
-    """
-    steps = steps_of(request, tokens)
-    lost = None if rates is None else rates.lost(request, step_s)
-    seconds = steps * step_s / (1.0 if lost is None else lost.goodput)
-    return TrainingCost(tokens, steps, seconds / DAY_S, seconds / HOUR_S * request.devices, lost)
-
-
 def bounded(request: Request, tokens: int, rates: FailureRates | None) -> CountAnswer:
     """The least that training takes on the cluster of a request, by the bounds of all configurations that may fit."""
     forms = ClosedForms(request, least_work(request))
@@ -122,7 +82,7 @@ def bounded(request: Request, tokens: int, rates: FailureRates | None) -> CountA
     ordered = sorted(pairs, key=lambda pair: pair[0])
     fitting = ((ns / 1e9, config) for ns, config in ordered if all(forms.fitting([config])))
     bound_s, config = next(fitting, (None, None))
-    cost = None if bound_s is None else training_cost(request, tokens, bound_s, rates)
+    cost = None if bound_s is None else training_cost(size_of(request), tokens, bound_s, rates)
     return CountAnswer(request, config, bound_s, cost)
 
 
@@ -166,7 +126,7 @@ def answered(
         except OutOfTimeError:
             yield replace(one, status=Status.LIMIT)
         else:
-            cost = training_cost(one.request, tokens, result.plan.claims.step_time_s, rates)
+            cost = training_cost(size_of(one.request), tokens, result.plan.claims.step_time_s, rates)
             yield replace(one, status=result.status, result=result, cost=cost)
             if result.interrupted:
                 return
@@ -206,12 +166,6 @@ def table(answers: Sequence[CountAnswer]) -> str:
 def _kept(cost: TrainingCost) -> str:
     """The share of the time that failures and saves leave."""
     return "100%" if cost.lost is None else f"{cost.lost.goodput:.1%}"
-
-
-def cost_text(cost: TrainingCost) -> str:
-    """What one training takes, in a line."""
-    said = f"{cost.tokens} tokens: {cost.steps} steps, {cost.days:.4g} days, {cost.gpu_hours:.4g} GPU-hours"
-    return said if cost.lost is None else f"{said}; {cost.lost}"
 
 
 def _ended(one: CountAnswer) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from experiments.published.spellings import spelled
 from strategy.base.errors import InputError
 
 INPUTS = (
@@ -48,7 +49,7 @@ Cells = Mapping[str, str]
 
 
 class Unsupported(Exception):
-    """A row that lacks or garbles what a prediction needs."""
+    """A row with a cell that is no figure where there has to be one."""
 
 
 def read_cells(path: Path) -> list[dict[str, str]]:
@@ -97,8 +98,8 @@ def read_cells(path: Path) -> list[dict[str, str]]:
 
 
 def inputs(row: Cells) -> dict[str, str]:
-    """What is read of a row."""
-    return {name: row[name].strip() for name in INPUTS} | {name: row.get(name, "").strip() for name in MORE}
+    """What is read of a row, however it is spelled."""
+    return spelled({name: row[name].strip() for name in INPUTS} | {name: row.get(name, "").strip() for name in MORE})
 
 
 def figure(cells: Cells, column: str, default: float | None = None) -> float:
@@ -125,11 +126,3 @@ def count(cells: Cells, column: str, default: int | None = None) -> int:
     if value != int(value):
         raise Unsupported(f"{column}: got {cells[column]!r}, expected a whole number")
     return int(value)
-
-
-def first(text: str, column: str, table: Sequence[tuple[str, str]]) -> str:
-    """The name that a table gives to a text by how it starts."""
-    for start, name in table:
-        if text.startswith(start):
-            return name
-    raise Unsupported(f"{column}: {text!r} is not known" if text else f"{column} is missing")

@@ -160,8 +160,9 @@ class Runs:
 
     @property
     def timed(self) -> Mask:
-        """Runs whose time was measured."""
-        return np.isfinite(self.seconds)
+        """Runs whose time was measured, and of which nothing had to be guessed."""
+        known = np.array([not row.candidates[0].job.guessed for row in self.rows])
+        return np.asarray(np.isfinite(self.seconds) & known, dtype=bool)
 
     def family(self, name: str) -> Mask:
         """Runs of a family."""
@@ -173,7 +174,8 @@ def read_runs(rows: Sequence[Row], links: Constants) -> Runs:
     rows = [row for row in rows if row.candidates]
     families = tuple(family_of(row.cells) for row in rows)
     memory = [measured_memory(row.cells) or ("", np.nan) for row in rows]
-    sizes = Counter(families)
+    known = (not row.candidates[0].job.guessed or measured_seconds(row.cells) is None for row in rows)
+    sizes = Counter(name for name, counted in zip(families, known, strict=True) if counted)
     return Runs(
         rows=tuple(rows),
         priced=RunSeconds(Mixture.of(rows), Pricing(jobs_of(rows), links)),
@@ -181,7 +183,7 @@ def read_runs(rows: Sequence[Row], links: Constants) -> Runs:
         memory_gib=np.array([held for _, held in memory]),
         memory_of=tuple(column for column, _ in memory),
         families=families,
-        weights=np.array([_SHARE * sizes[name] ** (_MORE - 1) for name in families]),
+        weights=np.array([_SHARE * max(sizes[name], 1) ** (_MORE - 1) for name in families]),
     )
 
 

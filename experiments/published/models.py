@@ -6,8 +6,15 @@ From the models' own reports and configuration files. A row's own columns go bef
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
 
+from experiments.published.spellings import plain
+from strategy.base.errors import InputError
 from strategy.closed_form.job import Shape
+from strategy.trainers.architecture import Architecture, shape_of
+from strategy.trainers.known_models import known_model, known_models, named_model
 
 _QWEN3_30B = Shape(
     layers=48, hidden=2048, heads=32, kv_heads=4, head_qk=128, head_v=128, vocab=151936, gated=True, tied=False,
@@ -82,6 +89,30 @@ WITHOUT_PREDICTION_HEAD = "w/o MTP"
 """Multi-token prediction adds a layer and a second pass over the logits; rows say when it is off."""
 
 
-def plain(name: str) -> str:
-    """A model's name without what does not tell models apart: case, punctuation, remarks in brackets."""
-    return "".join(letter for letter in name.partition("(")[0].lower() if letter.isalnum())
+def public_shape(name: str, sequence: int) -> Shape | None:
+    """The model of a public configuration: one above, one that trainers name, or one as published."""
+    called = plain(name.partition("(")[0])
+    if called in MODELS:
+        return MODELS[called]
+    if found := known_model(name.partition("(")[0].strip()) or _trainers().get(called):
+        return shape_of(found, sequence)
+    path = _published().get(called)
+    if path is None:
+        return None
+    try:
+        return shape_of(named_model(str(path)), sequence)
+    except InputError:  # it is no language model
+        return None
+
+
+@cache
+def _trainers() -> dict[str, Architecture]:
+    """Plain name -> the model that configurations of trainers call so."""
+    return {plain(name): model for name, model in known_models().items() if "/" not in name}
+
+
+@cache
+def _published() -> dict[str, Path]:
+    """Plain name -> the configuration that a model's makers published."""
+    folder = Path(str(resources.files("experiments") / "reference" / "huggingface" / "configs"))
+    return {plain(path.stem).removeprefix("meta").removesuffix("hf"): path for path in sorted(folder.glob("*.json"))}

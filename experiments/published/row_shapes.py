@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.published.cells import Cells, Unsupported, count, figure
-from experiments.published.models import MODELS, plain
+from experiments.published.guessed_shapes import PER_LAYER, guessed_dimensions, guessed_pattern
+from experiments.published.models import MODELS, public_shape
 from strategy.closed_form.job import Shape
 
 BERT_VOCABULARY = 30522
@@ -24,36 +25,45 @@ _UNTIED_FROM = 100_000
 """Vocabularies from here on came with models whose logits have weights of their own."""
 _MAMBA_HEAD = 64
 _MAMBA_STATE = 128
+_GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "deepseek", "internlm", "yi", "phi3")
+"""Kinds of models whose feed-forwards have a gate."""
+_OF_IMAGES = ("cnn", "resnet", "vit", "vision")
 _STAGGERED = re.compile(r"\(\[0\]\*(\d+)\+\[1\]\*(\d+)\)")
 
 
-def shapes_of(cells: Cells, tp: int) -> list[Shape]:
+def shapes_of(cells: Cells, tp: int, memory_bytes: float = 0.0) -> list[Shape]:
     """The row's model; one shape per possible number of heads where the row does not say.
 
+    `memory_bytes` of a replica's devices tell the size of a model of which nothing is known; `guessed_of_model` says
+    what was guessed.
+
     Raises:
-        Unsupported: it has no dimensions and no public configuration, or a dimension that cannot be.
+        Unsupported: a dimension that cannot be.
     """
     words = cells["arch"].split()
-    name = plain(cells["model"])
-    if not cells["hidden"] or (words == ["hybrid"] and name in MODELS):  # dimensions, or the pattern, are blank
-        if name not in MODELS:
-            raise Unsupported(f"model: no dimensions given and no public configuration known of {cells['model']!r}")
-        return [replace(MODELS[name], capped="tokendrop" in cells["model"])]
+    kind = _kind(cells)
+    if not cells["hidden"] or (words == ["hybrid"] and _public(cells)):  # dimensions, or the pattern, are blank
+        if public := _public(cells):
+            return [replace(public, capped="tokendrop" in cells["model"])]
+        if kind in _OF_IMAGES:
+            return [MODELS["resnet50v15"]]
+        guess = guessed_dimensions(
+            figure(cells, "params_b", 0.0) * 1e9, experts=figure(cells, "experts", 0.0), tp=tp,
+            pp=count(cells, "pp", 1), memory_bytes=memory_bytes, gated=_gated(cells),
+        )  # fmt: skip
+        cells = {**cells, **{name: text for name, text in guess.items() if name == "heads" or not cells[name]}}
     hidden = count(cells, "hidden")
-    kind = words[0] if words else "gpt"
-    gated = kind == "llama" or "gated" in words
+    gated = _gated(cells)
     vocab = count(cells, "vocab", BERT_VOCABULARY if kind == "bert" else _VOCABULARY)
-    layers = count(cells, "layers") if cells["layers"] else layers_of(figure(cells, "params_b"), hidden, vocab)
+    layers = _layers(cells, hidden, vocab)
     heads = [count(cells, "heads")] if cells["heads"] else possible_heads(hidden, tp)
-    if not heads:
-        raise Unsupported(f"heads is missing, and none of 96 to 256 wide divide hidden {hidden} over tp {tp}")
     found = [
         Shape.transformer(
             layers, hidden, head, count(cells, "ffn", 4 * hidden), vocab,
             kv_heads=count(cells, "kv_heads", 8 if gated else head), head=_head_width(hidden, head, cells, gated=gated),
             gated=gated, tied=not gated and vocab < _UNTIED_FROM, logit_share=_logit_share(cells, kind),
         )
-        for head in heads
+        for head in heads or [max(hidden // PER_LAYER // tp, 1) * tp]
     ]  # fmt: skip
     if kind == "t5":
         half = layers // 2
@@ -65,9 +75,39 @@ def shapes_of(cells: Cells, tp: int) -> list[Shape]:
     return [_with_prediction(one, cells) for one in found]
 
 
+def guessed_of_model(cells: Cells) -> list[str]:
+    """Columns of the model that had to be guessed: `model` where its size had to be, too."""
+    if not cells["hidden"]:
+        return [] if _public(cells) else ["hidden" if cells["params_b"] else "model"]
+    found = [] if cells["layers"] or cells["params_b"] else ["layers"]
+    words = cells["arch"].split()
+    if not words or (_kind(cells) == "hybrid" and not (_pattern(words[1:]) or (words[1:] == [] and _public(cells)))):
+        found.append("arch")
+    return found
+
+
+def _public(cells: Cells) -> Shape | None:
+    return public_shape(cells["model"], count(cells, "seq", 1))
+
+
+def _kind(cells: Cells) -> str:
+    words = cells["arch"].split()
+    return words[0].lower() if words else "gpt"
+
+
+def _gated(cells: Cells) -> bool:
+    return _kind(cells).startswith(_GATED) or "gated" in cells["arch"].split()
+
+
+def _layers(cells: Cells, hidden: int, vocab: int) -> int:
+    if cells["layers"]:
+        return count(cells, "layers")
+    return layers_of(figure(cells, "params_b"), hidden, vocab) if cells["params_b"] else max(hidden // PER_LAYER, 1)
+
+
 def adapter_rank(cells: Cells) -> int:
     """Rank of the adapters that are trained while the weights stand still (LoRA); 0 where all is trained."""
-    words = cells["arch"].split()
+    words = ["LoRA" if word.lower() == "lora" else word for word in cells["arch"].split()]
     if "LoRA" not in words:
         return 0
     after = words[words.index("rank") + 1 :] if "rank" in words else []
@@ -144,14 +184,18 @@ def _with_prediction(shape: Shape, cells: Cells) -> Shape:
     )
 
 
+def _pattern(words: Sequence[str]) -> str:
+    """Letters of a hybrid's layers, or nothing where they say no layers."""
+    pattern = words[0].partition("/")[0].replace("|", "") if words else ""
+    return "" if set(pattern) - set("M*-E") else pattern
+
+
 def _hybrid(shape: Shape, words: Sequence[str]) -> Shape:
     """A hybrid from its pattern: M a state-space mixer, * attention, - a feed-forward, E experts; | cuts stages.
 
     What follows a slash are layers that predict further ahead, which `mtp_layers` counts.
     """
-    pattern = words[0].partition("/")[0].replace("|", "") if words else ""
-    if not pattern or set(pattern) - set("M*-E"):
-        raise Unsupported(f"arch: got the pattern {pattern!r}, expected letters of M, *, - and E")
+    pattern = _pattern(words) or guessed_pattern(shape.layers)
     given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
     inner = 2 * shape.hidden
     if "num-heads" in given and given["num-heads"].isdecimal():

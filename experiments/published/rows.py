@@ -11,37 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from experiments.published.cells import Cells, Unsupported, count, figure, first, inputs, read_cells
-from experiments.published.row_shapes import adapter_rank, shapes_of
+from experiments.published.cells import Cells, Unsupported, count, figure, inputs, read_cells
+from experiments.published.row_shapes import adapter_rank, guessed_of_model, shapes_of
+from experiments.published.spellings import FRAMEWORKS, PRECISIONS, named, sheet_named
 from strategy.base.errors import InputError
-from strategy.closed_form.frameworks import PROFILES
+from strategy.closed_form.frameworks import PROFILES, UNKNOWN
 from strategy.closed_form.job import BITS, MODULES, Job, Shape
 from strategy.hardware.devices import DEVICES, GIB, DeviceSheet
 
-PRECISIONS = (  # the first that the recipe, else the dtype, starts with
-    ("fp32", "single"), ("mxfp8", "mx8"), ("fp8-mx", "mx8"), ("fp8-rowwise", "row8"), ("nvfp4", "four"),
-    ("fp8", "eight"), ("amp_fp8", "eight"), ("amp_bf16", "half"), ("amp-fp16", "half"), ("bf16", "half"),
-    ("fp16", "half"),
-)  # fmt: skip
-GPUS = (  # the first that the name starts with, memory in GB where sheets differ by it
-    ("V100", "32", "V100-32"), ("V100", "", "V100-16"), ("P100", "", "P100"), ("A100", "40", "A100-40"),
-    ("A100", "", "A100-80"), ("A800", "", "A800"), ("L40S", "", "L40S"), ("H100-96", "", "H100-96"),
-    ("H100", "", "H100"), ("H200-NVL", "", "H200-NVL"), ("H200", "", "H200"), ("GB200", "", "GB200"),
-    ("GB300", "", "GB300"), ("B200", "", "B200"), ("B300", "", "B300"), ("MI300X", "", "MI300X"),
-    ("MI325X", "", "MI325X"), ("MI350X", "", "MI350X"), ("MI355X", "", "MI355X"), ("Gaudi2", "", "Gaudi2"),
-    ("TPU-v5p", "", "TPU-v5p"), ("TPU-v6e", "", "TPU-v6e"), ("TPU-v7x", "", "TPU-v7x"),
-)  # fmt: skip
-FRAMEWORKS = (  # the first that the name starts with
-    ("Megatron-DeepSpeed", "megatron-deepspeed"), ("Megatron-Core", "megatron-core"),
-    ("Megatron-Bridge (NeMo)", "nemo"), ("Megatron-Bridge", "megatron-bridge"), ("Megatron", "megatron"),
-    ("DeepSpeed", "deepspeed-zero"), ("OneFlow W/O", "oneflow-noclip"), ("OneFlow", "oneflow"),
-    ("torchtitan", "torchtitan"), ("llm-foundry", "llm-foundry"), ("InternEvo", "internevo"),
-    ("NeMo AutoModel", "nemo-automodel"), ("NeMo (ROCm)", "nemo-rocm"), ("Primus", "primus"), ("MaxText", "maxtext"),
-    ("NGC MXNet", "mxnet-ngc"), ("MXNet", "mxnet"),
-    ("NGC TensorFlow 1.x w/XLA", "tensorflow-xla"), ("NGC TensorFlow", "tensorflow"), ("TensorFlow 2", "tensorflow2"),
-    ("NGC PyTorch", "pytorch-ngc"), ("PyTorch", "pytorch"), ("PaddlePaddle w/DALI", "paddle-dali"),
-    ("PaddlePaddle", "paddle"),
-)  # fmt: skip
 FABRICS = (("OmniPath", "omnipath"), ("EDR", "edr"))
 V_SHAPES = {"zbv": 1.0, "zbv-formatted": 1.0, "v-half": 1 / 2, "v-min": 1 / 3}
 """Activations of schedules of V shape over those of a 1F1B's first stage."""
@@ -62,6 +39,11 @@ _NEW_SYSTEMS = ("Megatron-Bridge", "Megatron-Core", "InternEvo", "NeMo", "Primus
 """Systems of 2023 and later: where a row does not say, their attention is fused."""
 _TUNED = ("Megatron-Bridge (NeMo)", "NeMo (ROCm)")
 """NeMo as tuned for benchmarks: its runs that say so multiply 8 bits or fewer, and the first's keep everything."""
+_OPEN_RECOMPUTE = ("megatron-core", "megatron-bridge", "nemo", "maxtext")
+"""Frameworks of which runs were measured that do not say what they recompute."""
+_RECOMPUTES = ("none", "selective", "full")
+_SHARING_ALL = ("torchtitan", "llm-foundry", "nemo-automodel")
+"""Frameworks that share all weights out (FSDP) and cut nothing else, where a row says neither."""
 _SHARE_OF_MEMORY = 0.5
 """Weights, gradients and optimiser of a cut that a row leaves open take no more of a device."""
 
@@ -99,12 +81,12 @@ def candidates(cells: Cells) -> tuple[Candidate, ...]:
     """The jobs that a row may have been; weights sum to 1.
 
     Raises:
-        Unsupported: a cell that is needed is missing or is no possible figure.
+        Unsupported: a cell is no possible figure.
     """
-    _given_cut(cells)
     precisions = precisions_of(cells)
-    shapes = shapes_of(cells, count(cells, "tp", 1))
-    base = known(cells, shapes[0], precisions[0])
+    tp, pp, cp, _ = _given_cut(cells)
+    shapes = shapes_of(cells, tp, tp * pp * cp * sheet(cells).memory_bytes)
+    base = replace(known(cells, shapes[0], precisions[0]), guessed=guessed(cells, shapes[0]))
     virtuals = virtuals_of(cells, base, shapes[0].layers)
     recomputes = recomputes_of(cells)
     modules = modules_of(cells, base.framework)
@@ -123,29 +105,50 @@ def candidates(cells: Cells) -> tuple[Candidate, ...]:
 
 
 def sheet(cells: Cells) -> DeviceSheet:
-    """The data sheet of a row's device; of one without a sheet, that of the device with the nearest memory.
+    """The data sheet of a row's device; of one without a sheet, the middle one by rate of those of the nearest memory.
 
     Such a stand-in keeps its own name, so that no interval takes it for a device that was measured.
     """
-    memory = cells["gpu_mem_gb"]
-    for start, size, name in GPUS:
-        if cells["gpu"].startswith(start) and (not size or memory == size):
-            return DEVICES[name]
-    if not cells["gpu"]:
-        raise Unsupported("gpu is missing")
+    if found := sheet_named(cells["gpu"], cells["gpu_mem_gb"]):
+        return found
     wanted = figure(cells, "gpu_mem_gb", 80.0) * GIB
-    near = min(DEVICES.values(), key=lambda one: (abs(one.memory_bytes - wanted), one.name))
-    return replace(near, name="unknown", products=())
+    least = min(abs(one.memory_bytes - wanted) for one in DEVICES.values())
+    near = [one for one in DEVICES.values() if abs(one.memory_bytes - wanted) == least]
+    middle = sorted(near, key=lambda one: (one.half, one.name))[len(near) // 2]
+    return replace(middle, name="unknown", products=())
+
+
+def framework_of(cells: Cells) -> str:
+    """The framework whose constants price a row."""
+    _, found = named(cells["framework"], FRAMEWORKS) or ("", "")
+    if found == "megatron-deepspeed" and not cells["zero_stage"]:
+        return "megatron-fork"
+    if found == "megatron-core" and cells["framework_version"].endswith(tuple(_FUSED_FROM)):
+        return "megatron-core-tested"
+    return found or UNKNOWN
+
+
+def guessed(cells: Cells, shape: Shape) -> tuple[str, ...]:
+    """Columns that had to be guessed: blank or not known, where no rule that was tried on runs stands in for them."""
+    framework = framework_of(cells)
+    kind = cells["recompute"].partition("(")[0]
+    found = {
+        "gpu": sheet_named(cells["gpu"], cells["gpu_mem_gb"]) is None,
+        "framework": framework == UNKNOWN,
+        "dtype": not _precision_said(cells) and not cells["framework"].startswith(_TUNED),
+        "recompute": kind not in _RECOMPUTES if kind else framework not in _OPEN_RECOMPUTE,
+        "seq": not cells["seq"] and not shape.conv_flop,
+        "num_gpus": not (cells["num_gpus"] or cells["dp"]) or _contradicts(cells),
+        "global_batch": not (cells["global_batch"] or cells["num_microbatches"]),
+        "cut": _blank_cut(cells) and framework not in (*_SHARING_ALL, "maxtext") and not shape.conv_flop,
+    }
+    return (*(name for name, is_guessed in found.items() if is_guessed), *guessed_of_model(cells))
 
 
 def known(cells: Cells, shape: Shape, precision: str) -> Job:
     """The job as far as the row tells it."""
     device = sheet(cells)
-    framework = first(cells["framework"], "framework", FRAMEWORKS)
-    if framework == "megatron-deepspeed" and not cells["zero_stage"]:
-        framework = "megatron-fork"
-    if framework == "megatron-core" and cells["framework_version"].endswith(tuple(_FUSED_FROM)):
-        framework = "megatron-core-tested"
+    framework = framework_of(cells)
     rank = adapter_rank(cells)
     tp, pp, cp, gpus = _cut(cells, shape, device, framework, frozen=rank > 0, narrow=BITS[precision] < 16)
     per_node = count(cells, "gpus_per_node", 8)
@@ -183,10 +186,9 @@ def _cut(
     little as the memory allows; replicas that the batch is too small for share a sequence.
     """
     tp, pp, cp, gpus = _given_cut(cells)
-    blank = not (cells["tp"] or cells["pp"] or cells["cp"] or cells["dp"])
-    if blank and framework == "maxtext":
+    if _blank_cut(cells) and (framework == "maxtext" or framework in _SHARING_ALL):
         return 1, 1, _per_sequence(gpus, cells), gpus
-    if blank and framework in ("nemo", "nemo-rocm", "primus", "megatron-fork"):
+    if _blank_cut(cells) and not shape.conv_flop:
         weights = shape.layers * (4 * shape.hidden**2 + (2 + shape.gated) * shape.hidden * shape.ffn)
         per_weight = (1 if narrow else 2) if frozen else 8
         room = _SHARE_OF_MEMORY * device.memory_bytes
@@ -200,14 +202,22 @@ def _cut(
 def _given_cut(cells: Cells) -> tuple[int, int, int, int]:
     """Ranks along the tensor, the pipeline and the context axis as the row has them, 1 where it is blank; devices.
 
-    Where the number of devices contradicts that of replicas, the devices count: there are as many replicas as fit.
+    Where the number of devices contradicts that of replicas, the devices count: there are as many whole replicas as
+    fit, and one at least.
     """
     tp, pp, cp = (count(cells, name, 1) for name in ("tp", "pp", "cp"))
-    gpus = count(cells, "num_gpus", tp * pp * cp * count(cells, "dp", _REPLICAS))
-    dp = count(cells, "dp", max(gpus // (tp * pp * cp), 1))
-    if dp * tp * pp * cp != gpus and gpus % (tp * pp * cp):
-        raise Unsupported(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} = {dp * tp * pp * cp} is not num_gpus {gpus}")
-    return tp, pp, cp, gpus
+    model = tp * pp * cp
+    gpus = count(cells, "num_gpus", model * count(cells, "dp", _REPLICAS))
+    return tp, pp, cp, max(gpus // model, 1) * model
+
+
+def _contradicts(cells: Cells) -> bool:
+    """Whether the number of devices is none of whole replicas."""
+    return bool(cells["num_gpus"]) and _given_cut(cells)[-1] != count(cells, "num_gpus")
+
+
+def _blank_cut(cells: Cells) -> bool:
+    return not (cells["tp"] or cells["pp"] or cells["cp"] or cells["dp"])
 
 
 def _per_sequence(replicas: int, cells: Cells) -> int:
@@ -223,7 +233,8 @@ def _sharing(cells: Cells, framework: str) -> tuple[int, int]:
     elif cells["dist_optimizer"]:
         zero = 1 if cells["dist_optimizer"] == "yes" else 0
     else:
-        zero = 3 if framework in ("maxtext", "deepspeed-zero") else 1 if PROFILES[framework].even else 0
+        sharing = framework in ("maxtext", "deepspeed-zero", *_SHARING_ALL)
+        zero = 3 if sharing else 1 if PROFILES[framework].even or framework == UNKNOWN else 0
     if cells["fsdp_shard"] in ("", "0", "1"):
         return zero, 0
     return (2 if zero == 2 else max(zero, 3)), count(cells, "fsdp_shard")
@@ -271,11 +282,17 @@ def precisions_of(cells: Cells) -> list[str]:
 
     Halves where nothing is said, but for systems tuned for benchmarks on devices that multiply 8 bits.
     """
-    usual = "bf16"
-    if cells["framework"].startswith(_TUNED) and (device := sheet(cells)).eight > device.half:
-        usual = "fp8"
-    texts = (cells["precision_recipe"] or cells["dtype"] or usual).split("-or-")
-    return [first(text, "dtype", PRECISIONS) for text in texts]
+    device = sheet(cells)
+    tuned = cells["framework"].startswith(_TUNED) and device.eight > device.half
+    return _precision_said(cells) or ["eight" if tuned else "half"]
+
+
+def _precision_said(cells: Cells) -> list[str]:
+    """The precisions that the recipe, else the dtype, may mean; none where neither is known."""
+    for text in (cells["precision_recipe"], cells["dtype"]):
+        if found := [line[1] for part in text.split("-or-") if (line := named(part, PRECISIONS))]:
+            return found
+    return []
 
 
 def micro_batches_of(cells: Cells, base: Job) -> list[int]:
@@ -311,10 +328,8 @@ def virtuals_of(cells: Cells, base: Job, layers: int) -> list[int]:
 def recomputes_of(cells: Cells) -> list[tuple[str, float]]:
     """What is recomputed, or the usual ways with how usual they are."""
     text = cells["recompute"].partition("(")[0]
-    if text in ("none", "selective", "full"):
+    if text in _RECOMPUTES:
         return [(text, 1.0)]
-    if text:
-        raise Unsupported(f"recompute: got {text!r}, expected none, selective or full")
     if cells["framework"].startswith("MaxText"):
         return [("full", 1.0)]
     if cells["framework"].startswith(_TUNED[0]):
@@ -324,12 +339,11 @@ def recomputes_of(cells: Cells) -> list[tuple[str, float]]:
 
 def modules_of(cells: Cells, framework: str) -> tuple[str, ...]:
     """What selective recompute computes again, as in 'selective(layernorm moe_act)'; else what the system does."""
-    kind, _, named = cells["recompute"].partition("(")
-    if kind == "selective" and named:
-        words = named.partition(")")[0].replace(",", " ").split()
-        if strange := [word for word in words if word not in MODULES]:
-            raise Unsupported(f"recompute: got {strange[0]!r}, expected modules of {', '.join(MODULES)}")
-        return tuple(words)
+    kind, _, modules = cells["recompute"].partition("(")
+    if kind == "selective" and modules:
+        words = modules.partition(")")[0].replace(",", " ").split()
+        if found := tuple(word for word in words if word in MODULES):
+            return found
     return ("per-op",) if framework == "torchtitan" else ("core_attn",)
 
 
@@ -340,7 +354,8 @@ def _recomputed_layers(cells: Cells) -> int:
 
 
 FIELDS = (
-    ("gpu", "device"), ("dtype", "precision"), ("num_gpus", "gpus"), ("seq", "seq"), ("tp", "tp"), ("pp", "pp"),
+    ("gpu", "device"), ("framework", "framework"), ("dtype", "precision"), ("num_gpus", "gpus"), ("seq", "seq"),
+    ("tp", "tp"), ("pp", "pp"),
     ("cp", "cp"), ("ep", "ep"), ("vpp", "virtual"), ("zero_stage", "zero"), ("micro_batch", "micro_batch"),
     ("global_batch", "global_batch"), ("recompute", "recompute"), ("attention_impl", "flash"),
 )  # fmt: skip
@@ -351,14 +366,15 @@ def defaults(row: Row) -> str:
     """What was taken where the row is blank or contradicts itself: 'micro_batch 1 or 2; recompute none or full'."""
     said = []
     for column, name in FIELDS:
-        if not row.cells.get(column, "").strip() or (
-            name == "device" and row.candidates[0].job.device.name == "unknown"
-        ):
+        if not row.cells.get(column, "").strip() or column in row.candidates[0].job.guessed:
             values = dict.fromkeys(_said(getattr(one.job, name)) for one in row.candidates)
             said.append(f"{column} {' or '.join(values)}")
-    replicas = row.candidates[0].job.dp
-    if row.cells.get("dp", "").strip() and figure(row.cells, "dp") != replicas:
-        said.append(f"dp {replicas}, by the number of GPUs")
+    job = row.candidates[0].job
+    if {"model", "hidden", "layers"} & {*job.guessed}:
+        said.append(f"model {job.shape.layers} layers of {job.shape.hidden}")
+    cells = inputs(row.cells)
+    if cells["dp"] and figure(cells, "dp") != job.dp:
+        said.append(f"dp {job.dp}, by the number of GPUs")
     return "; ".join(said)
 
 

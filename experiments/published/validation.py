@@ -26,6 +26,7 @@ from experiments.published.fitting import (
     read_runs,
     reference,
 )  # fmt: skip
+from experiments.published.guesses import guess_costs
 from experiments.published.predictions import Prediction, predict
 from experiments.published.priced_configurations import PricedRun, priced_configurations, priced_rows, read_shipped
 from experiments.published.rows import Row
@@ -39,7 +40,7 @@ from experiments.published.scores import (
     of_second_set,
     score,
 )
-from strategy.closed_form import collectives
+from strategy.closed_form import collectives, memory
 from strategy.closed_form.calibration import TIME, FittedConstants
 from strategy.closed_form.constants import Constants, nominal, without_source
 from strategy.closed_form.fit import Fit
@@ -79,6 +80,7 @@ class Validation:
     fits: Mapping[str, Fit]
     strata: Mapping[str, Stratum]
     memory: MemoryErrors
+    guesses: Mapping[str, float]
     points: Sequence[HeldOutRun]
     choices: Sequence[Choice]
     priced: Sequence[PricedRun]
@@ -109,10 +111,13 @@ def validate() -> Validation:
     error = np.abs(collectives.all_reduce(measured.nbytes, measured.group, links.values) / measured.seconds - 1)
     cells, apart = [row.cells for row in rows], predictions(rows, runs, within, links, residuals)
     afar = predictions(rows, runs, across, links, residuals)
+    intervals = strata(residuals.without(np.zeros(len(runs.rows), dtype=bool)))
+    known = FittedConstants(nominal(memory.CONSTANTS) | dict(links.values) | dict(time.values), intervals)
     return Validation(
         fits,
-        strata(residuals.without(np.zeros(len(runs.rows), dtype=bool))),
+        intervals,
         memory_errors(list(_memory_residuals(rows, apart, afar))),
+        guess_costs(runs.rows, sources.tolist(), known),
         list(_points(cells, apart)),
         choices(cells, apart),
         [*priced_rows(rows, apart), *_priced_files(runs, within, links, residuals)],
@@ -172,8 +177,12 @@ class Residuals:
         return cls(tuple(map(Residual, jobs, sources, groups, near.tolist(), far.tolist())))
 
     def without(self, mask: Mask) -> list[Residual]:
-        """Those of the timed runs that a mask does not hold."""
-        return [one for one, held in zip(self.of_runs, mask.tolist(), strict=True) if not held and np.isfinite(one.far)]
+        """Those of the timed runs that a mask does not hold, and of which nothing had to be guessed."""
+        return [
+            one
+            for one, held in zip(self.of_runs, mask.tolist(), strict=True)
+            if not held and np.isfinite(one.far) and not one.job.guessed
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +276,11 @@ def folds_of(runs: Runs) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
         for key, row in zip(keys, runs.rows, strict=True)
     ]
     places: dict[tuple[str, ...], int] = {}
+    # A timed run of which something has to be guessed teaches nobody; the others' folds do not depend on its group.
+    taught = {group for group, timed in zip(groups, runs.timed.tolist(), strict=True) if timed}
+    idle = {group for group, seconds in zip(groups, runs.seconds, strict=True) if np.isfinite(seconds)} - taught
     for family in set(runs.families):
-        mine = sorted({group for group in groups if group[0] == family})
+        mine = sorted({group for group in groups if group[0] == family}, key=lambda one: (one in idle, one))
         places |= {group: place % FOLDS for place, group in enumerate(mine)}
     return np.array([places[group] for group in groups], dtype=np.intp)
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from experiments.explanation.simulated import SimulatedPlan
 from strategy.graph.graph import Graph, Phase, Role, Value
+from strategy.layout.gradient_exchange import BACKWARD as BACKWARD_PHASES
 from strategy.layout.gradient_exchange import exchanged
 from strategy.lowering.memory import fills
+from strategy.sbp.tensor import Rate
 
 PARAMETERS, STATE, GRADIENTS, ACTIVATIONS, BACKWARD, INPUTS, GAPS = (
     *("parameters", "optimizer state", "gradients and updates", "activations", "backward pass", "inputs"),
@@ -72,8 +74,11 @@ def _purpose(graph: Graph, gradients: frozenset[str], value: Value) -> str:
     producer = graph.producer.get(value.name)
     if value.role is Role.INPUT or producer is None:
         return INPUTS
-    if value.name in gradients or producer.phase is Phase.UPDATE:
+    is_sum = producer.phase in BACKWARD_PHASES and value.rate is Rate.STEP
+    if value.name in gradients or is_sum or producer.phase is Phase.UPDATE:
         return GRADIENTS
+    if producer.parameter:  # a cast of it, or what is gathered
+        return PARAMETERS
     return ACTIVATIONS if producer.phase is Phase.FORWARD else BACKWARD
 
 

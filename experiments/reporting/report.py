@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.explanation.binding import binding
-from experiments.explanation.certainty import Certainty
+from experiments.explanation.certainty import Certainty, Unknown, best_document, best_text
 from experiments.explanation.simulated import SimulatedPlan
 from experiments.explanation.time_by_cause import GROUPS, WORKING, causes_of_actors
 from experiments.reporting.layer_layouts import layer_layouts
@@ -59,7 +59,7 @@ def report_document(
     verification: Mapping[str, object],
     bound: str,
     others: Sequence[OtherPlan] | None,
-    certainty: Certainty | None,
+    certainty: Certainty | Unknown,
     run: TimedRun | None,
 ) -> dict[str, Any]:
     """All that a page shows.
@@ -71,7 +71,7 @@ def report_document(
         verification: what `sbplan verify --json` says of it.
         bound: what is known of its bound, in words.
         others: the plans next to it; None if they were not looked for.
-        certainty: how sure it is that it is the fastest of these; None where that is not known.
+        certainty: how sure it is that it is the fastest of these, or why that is not known.
         run: of the plan, if there is one.
     """
     plan, claims = one.plan, one.plan.claims
@@ -114,8 +114,8 @@ def report_document(
         "training": inputs["training"],
         "dimensions": inputs["model"],
         "others": None if others is None else [other.document() for other in others],
-        "best": None if certainty is None else certainty.document(),
-        "best_line": None if certainty is None else str(certainty),
+        **best_document(certainty),
+        "best_line": best_text(certainty) if isinstance(certainty, Unknown) else f"This plan is {certainty}.",
     }
     if run is not None:
         found["run"] = {"name": run.name, "step_time_s": step_time_ns(run.timeline) / 1e9, **_interval(run.timeline)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,18 +82,34 @@ def timeline_rows(
 
 
 def _joined(bars: Sequence[Bar], resolution_ns: int) -> list[Bar]:
-    """Bars that are closer than a resolution are one: those of one cause, and those shorter than that."""
+    """Bars that are closer than a resolution are one, and no pass of many short acts is lost in a longer bar beside it.
+
+    First those of one cause; then short ones together, until they are short no more; then those of one cause that this
+    made; last the short ones that are left, with what they are beside.
+    """
+
+    def is_short(bar: Bar) -> bool:
+        return bar[1] - bar[0] < resolution_ns
+
+    def are_alike(one: Bar, other: Bar) -> bool:
+        return one[2] == other[2]
+
+    found = _merged(bars, resolution_ns, are_alike)
+    found = _merged(found, resolution_ns, lambda one, other: is_short(one) and is_short(other))
+    found = _merged(found, resolution_ns, are_alike)
+    return _merged(found, resolution_ns, lambda one, other: is_short(one) or is_short(other))
+
+
+def _merged(bars: Sequence[Bar], resolution_ns: int, is_one: Callable[[Bar, Bar], bool]) -> list[Bar]:
+    """Neighbours that are close and belong together as one bar, with cause and name of the longer one."""
     found: list[Bar] = []
     for bar in bars:
-        if found:
-            begin, end, cause, _, acts = found[-1]
-            close = bar[0] - end < resolution_ns
-            short = min(end - begin, bar[1] - bar[0]) < resolution_ns
-            if close and (bar[2] == cause or short):
-                longer = bar if bar[1] - bar[0] > end - begin else found[-1]
-                found[-1] = (begin, max(end, bar[1]), longer[2], longer[3], acts + bar[4])
-                continue
-        found.append(bar)
+        last = found[-1] if found else bar
+        if not found or bar[0] - last[1] >= resolution_ns or not is_one(last, bar):
+            found.append(bar)
+            continue
+        longer = bar if bar[1] - bar[0] > last[1] - last[0] else last
+        found[-1] = (last[0], max(last[1], bar[1]), longer[2], longer[3], last[4] + bar[4])
     return found
 
 

@@ -4,8 +4,9 @@ Any GPU that fails ends the job, which goes on from its last save; saves come as
 (`simulator.goodput`: Young 1974, Daly 2006). A save stops training while the state (parameters and the optimiser's
 moments, in single precision) is written, with what each node gives to storage. What is not asked for is assumed:
 
-    a GPU fails every 50,000 h   Llama Team 2024, The Llama 3 Herd of Models, section 3.3.4: 419 interruptions that
-                                 nobody planned, in 54 days of 16,384 H100
+    a GPU fails every 50,000 h   Llama Team 2024, The Llama 3 Herd of Models (arXiv 2407.21783), section 3.3.4: 419
+                                 interruptions that nobody planned in 54 days of 16,384 H100, or
+                                 54 x 24 h x 16,384 / 419 = 50,676 h
     a node writes 2 GB/s         a share of parallel storage that most clusters have; no measurement
     5 min from a failure         until training goes on; no measurement
 """
@@ -38,6 +39,23 @@ NBYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
+class JobSize:
+    """What days, failures and saves follow from: a training's devices and nodes, what it takes and what it saves.
+
+    Attributes:
+        devices: of the job; any that fails ends it.
+        nodes: each writes its share of a checkpoint.
+        tokens_per_step: of the global batch.
+        checkpoint_bytes: of a save.
+    """
+
+    devices: int
+    nodes: int
+    tokens_per_step: int
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class FailureRates:
     """What is assumed of GPUs, storage and restarts; `save_s` where it is known how long a save stops training."""
 
@@ -46,32 +64,32 @@ class FailureRates:
     storage_bytes_per_s: float
     save_s: float | None = None
 
-    def lost(self, request: Request, step_s: float) -> Lost:
+    def lost(self, job: JobSize, step_s: float) -> Lost:
         """What failures and saves leave of the time of a training, with a step at least between two saves.
 
         Raises:
             InputError: nothing is ever saved between two failures.
         """
-        stall_s = self.stall_s(request)
-        failures = Failures(of_cluster(self.device_mtbf_s, request.devices), self.restart_s, stall_s)
+        stall_s = self.stall_s(job)
+        failures = Failures(of_cluster(self.device_mtbf_s, job.devices), self.restart_s, stall_s)
         interval_s = max(step_s, best_interval_s(failures))
         kept = goodput(failures, interval_s)
         if kept <= 0:
             said = f"a failure every {format_duration(failures.mtbf_s)}, and a save takes {format_duration(stall_s)}"
             hint = "fewer GPUs, a longer --mtbf, or a faster --storage"
-            raise InputError("no training is ever over", where=f"{request.devices} GPUs", got=said, hint=hint)
+            raise InputError("no training is ever over", where=f"{job.devices} GPUs", got=said, hint=hint)
         return Lost(kept, failures.mtbf_s, stall_s, interval_s)
 
-    def stall_s(self, request: Request) -> float:
+    def stall_s(self, job: JobSize) -> float:
         """How long a save stops training."""
-        nodes = request.cost.cluster.nodes
-        return saved_bytes(request) / (nodes * self.storage_bytes_per_s) if self.save_s is None else self.save_s
+        written_s = job.checkpoint_bytes / (job.nodes * self.storage_bytes_per_s)
+        return written_s if self.save_s is None else self.save_s
 
-    def text(self, request: Request) -> str:
+    def text(self, job: JobSize) -> str:
         """What is assumed, with the flag that says otherwise."""
         if self.save_s is None:
             rate = f"{self.storage_bytes_per_s / 1e9:.3g} GB/s of each node (--storage)"
-            save = f"{format_bytes(saved_bytes(request))} are saved at {rate}"
+            save = f"{format_bytes(job.checkpoint_bytes)} are saved at {rate}"
         else:
             save = f"a save stops training for {format_duration(self.save_s)} (--save)"
         return (
@@ -80,9 +98,19 @@ class FailureRates:
         )
 
 
-def saved_bytes(request: Request) -> int:
-    """What a checkpoint holds."""
-    return NBYTES * (1 + MOMENTS[request.training.optimizer]) * request.model.parameters
+def checkpoint_bytes(parameters: int, moments: int) -> int:
+    """Of a save: parameters, and so many moments of each."""
+    return NBYTES * (1 + moments) * parameters
+
+
+def size_of(request: Request) -> JobSize:
+    """The size of what is searched for."""
+    return JobSize(
+        devices=request.devices,
+        nodes=request.cost.cluster.nodes,
+        tokens_per_step=request.training.global_batch * request.model.tokens_per_sample,
+        checkpoint_bytes=checkpoint_bytes(request.model.parameters, MOMENTS[request.training.optimizer]),
+    )
 
 
 def read_failure_rates(args: argparse.Namespace) -> FailureRates | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from experiments.planning.gpu_counts import DAY_S
 from experiments.planning.prices import simulated_step
+from experiments.planning.training_cost import TrainingCost, cost_text, training_cost
+from experiments.studies.job_failures import FailureRates, JobSize, checkpoint_bytes
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.units import format_bytes, format_seconds
 from strategy.closed_form.calibration import FittedConstants
+from strategy.closed_form.job import Job, Jobs
+from strategy.closed_form.work import trained_parameters
 from strategy.cost.cost import CostModel
 from strategy.cost.kernel_prices import sheet_of
 from strategy.hardware.cluster import Cluster
@@ -182,9 +185,35 @@ def _large(parts: Mapping[str, float]) -> list[tuple[str, float]]:
     return [(name, seconds) for name, seconds in ordered if seconds > 0.005 * whole]
 
 
-def days(own: TrainerPrice, tokens: int) -> dict[str, float]:
-    """Days and GPU-hours of a token budget, in whole steps, with the interval."""
-    steps = -(-tokens // (own.job.global_batch * own.job.seq))
-    spent = {name: steps * seconds / DAY_S for name, seconds in
-             (("days", own.step_time_s), ("lo_days", own.lo_s), ("hi_days", own.hi_s))}  # fmt: skip
-    return {"tokens": tokens, "steps": steps, **spent, "gpu_hours": 24 * spent["days"] * own.job.gpus}
+@dataclass(frozen=True, slots=True)
+class PricedTraining:
+    """What a token budget takes at a price, and its days at both ends of the price's interval."""
+
+    cost: TrainingCost
+    lo_days: float
+    hi_days: float
+
+    def document(self) -> dict[str, object]:
+        """As JSON knows it."""
+        return asdict(self.cost) | {"lo_days": self.lo_days, "hi_days": self.hi_days}
+
+    def __str__(self) -> str:
+        return cost_text(self.cost, f" ({self.lo_days:.4g} to {self.hi_days:.4g})")
+
+
+def size_of_job(job: Job) -> JobSize:
+    """The size of what was priced."""
+    parameters = round(float(trained_parameters(Jobs.of([job]))[0]))
+    nodes = -(-job.gpus // job.gpus_per_node)
+    return JobSize(job.gpus, nodes, job.global_batch * job.seq, checkpoint_bytes(parameters, job.moments))
+
+
+def priced_training(own: TrainerPrice, tokens: int, rates: FailureRates | None) -> PricedTraining:
+    """What so many tokens take; GPUs fail at some rate, or never.
+
+    Raises:
+        InputError: the tokens are less than one step, or failures leave no time to train.
+    """
+    size = size_of_job(own.job)
+    cost, lo, hi = (training_cost(size, tokens, one_s, rates) for one_s in (own.step_time_s, own.lo_s, own.hi_s))
+    return PricedTraining(cost, lo.days, hi.days)

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify and simulate the plan, then answer what is asked."""
     from experiments.explanation.binding import binding
-    from experiments.explanation.certainty import certainty_among, intervals_of
+    from experiments.explanation.certainty import Unknown, best_document, best_text, certainty_among, intervals_of
     from experiments.explanation.simulated import read_simulated
     from experiments.planning.pins import pins_of_settings
     from strategy.base.budget import UNLIMITED, Budget
@@ -103,11 +103,9 @@ def run(args: argparse.Namespace) -> int:
         lines += [other_text(one, other) for other in others]
         compared += [other.plan for other in others if other.plan is not None]
     best = certainty_among(compared, calibration, UNLIMITED)
-    found["best"] = None if best is None else best.document()
-    if best is not None:
-        lines.append(f"{args.plan} is {best}")
-    elif len(compared) > 1:
-        lines.append("how sure that is, --calibration tells: the file that the plan was priced by")
+    found |= best_document(best)
+    if len(compared) > 1:
+        lines.append(best_text(best) if isinstance(best, Unknown) else f"{args.plan} is {best}")
     if args.json:
         emit(found)
     say("\n".join(lines))

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.command.arguments import add_json, positive_int, seconds, tokens
+from experiments.command.arguments import add_failures, add_json, positive_int, seconds, tokens
 from experiments.command.console import emit, say
 from experiments.command.outputs import clean_stdout
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 
 if TYPE_CHECKING:
-    from experiments.trainers.trainer_prices import SearchedInstead
+    from experiments.trainers.trainer_prices import PricedTraining, SearchedInstead
     from strategy.hardware.cluster import Cluster
     from strategy.trainers.priced import PricedMachine, TrainerPrice
     from strategy.trainers.read import ReadConfiguration
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=positive_int, metavar="N", help="instead: so many GPUs (default: the file's)")
     parser.add_argument("--gpu", metavar="NAME", help="of this kind: h100, a100-80, b200, ...")
     parser.add_argument("--tokens", type=tokens, metavar="N", help="tell how long so many take: 15T, 300B, 1e12")
+    add_failures(parser)
     parser.add_argument("--no-search", action="store_true", help="leave out what the search would do instead")
     parser.add_argument(
         "--time-limit",
@@ -55,15 +56,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the file, price it, search, print."""
-    from experiments.trainers.trainer_prices import days, searched, table, told, why_not_searched
+    from experiments.studies.job_failures import read_failure_rates
+    from experiments.trainers.trainer_prices import (
+        priced_training,
+        searched,
+        size_of_job,
+        table,
+        told,
+        why_not_searched,
+    )
     from strategy.base.budget import Budget
     from strategy.closed_form.calibration import shipped
     from strategy.trainers.priced import priced
     from strategy.trainers.read import read_configuration
 
+    rates = read_failure_rates(args)
     found = read_configuration(args.file, trainer=args.trainer, model=args.model, sequence=args.seq, gpu=args.gpu or "")
     machine, cluster = machine_for(args, found)
     price = priced(found.trained, machine, shipped())
+    cost = None if args.tokens is None else priced_training(price, args.tokens, rates)
     alternative, left_out = None, "--no-search"
     if not args.no_search:
         if cluster is None:
@@ -75,15 +86,13 @@ def run(args: argparse.Namespace) -> int:
                     alternative = searched(found.trained, price, cluster, shipped(), budget)
             except (InputError, InfeasibleError, OutOfTimeError) as error:
                 left_out = why_not_searched(error)
-    cost = None if args.tokens is None else days(price, args.tokens)
     if args.json:
         emit(document(found, price, alternative, None if alternative else left_out, cost))
     say(f"{args.file}: {_summary(found, machine)}")
     for line in table(price):
         say(line)
     if cost is not None:
-        say(f"{args.tokens} tokens: {cost['steps']:.0f} steps, {cost['days']:.4g} days ({cost['lo_days']:.4g} to "
-            f"{cost['hi_days']:.4g}), {cost['gpu_hours']:.4g} GPU-hours")  # fmt: skip
+        say(f"{cost}" + ("" if rates is None else f"\n{rates.text(size_of_job(price.job))}"))
     _say_keys(found)
     say(told(price, alternative) if alternative else f"search: left out: {left_out}")
     return 0
@@ -114,7 +123,7 @@ def document(
     price: TrainerPrice,
     alternative: SearchedInstead | None,
     left_out: str | None,
-    cost: dict[str, float] | None,
+    cost: PricedTraining | None,
 ) -> dict[str, Any]:
     """The JSON document of a price."""
     import dataclasses
@@ -159,7 +168,7 @@ def document(
         "not_understood": list(found.not_understood),
         "search": search,
         "search_left_out": left_out,
-        "training": cost,
+        "training": None if cost is None else cost.document(),
     }
 
 

@@ -14,6 +14,8 @@ from strategy.base.errors import CertificateError, InputError, PlanError
 from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
+    from experiments.explanation.certainty import Certainty, Unknown
+    from experiments.reporting.others import OtherPlan
     from experiments.reporting.report import TimedRun
     from strategy.plan.plan import Plan
 
@@ -49,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, verify, simulate, look at other plans, and write the page."""
     from experiments.command.outputs import clean_stdout
-    from experiments.explanation.certainty import certainty_among, intervals_of
+    from experiments.explanation.certainty import ALONE, certainty_among, intervals_of
     from experiments.explanation.simulated import read_simulated
     from experiments.reporting.others import other_plans
     from experiments.reporting.report import page, report_document
@@ -70,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     except CertificateError as error:
         raise PlanError(f"refused: lower_bound_s: {error}", where=str(path)) from None
     calibration = intervals_of(plan, args.calibration)
-    others, certainty = None, None
+    others: list[OtherPlan] | None = None
+    certainty: Certainty | Unknown = ALONE
     if args.others:
         with clean_stdout():
             others = list(other_plans(one, args.others, Budget.of(args.time_limit)))

@@ -31,7 +31,7 @@ from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
 
 if TYPE_CHECKING:
-    from experiments.explanation.certainty import Certainty
+    from experiments.explanation.certainty import Certainty, Unknown
     from experiments.planning.gpu_counts import CountAnswer
     from experiments.studies.job_failures import FailureRates
     from strategy.cost.calibrate import Calibration
@@ -165,12 +165,12 @@ def run(args: argparse.Namespace) -> int:
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
     from experiments.command.stopping import exit_code, stopping
-    from experiments.explanation.certainty import certainty_of_search
+    from experiments.explanation.certainty import best_document, best_text, certainty_of_search
     from experiments.figures.picture import check_format
     from experiments.planning.answer import document, summary, without_plan
-    from experiments.planning.gpu_counts import cost_text, steps_of, training_cost
     from experiments.planning.prices import simulated_step
-    from experiments.studies.job_failures import read_failure_rates
+    from experiments.planning.training_cost import cost_text, steps_of, training_cost
+    from experiments.studies.job_failures import read_failure_rates, size_of
     from experiments.trainers.memory_margin import found_with
     from experiments.trainers.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
     from strategy.plan.plan import write_plan
@@ -187,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
     make_folder(args.dump_passes, "--dump-passes")
     request, calibration = request_of(args, clusters[0])
     if args.tokens is not None:
-        steps_of(request, args.tokens)  # refuses too few of them before the search
+        steps_of(size_of(request), args.tokens)  # refuses too few of them before the search
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
             limited = budget if request.pins.trainer is None else budget.share(LIMITED_SHARE)
@@ -210,15 +210,15 @@ def run(args: argparse.Namespace) -> int:
     if args.dump_passes is not None:
         dump_passes(result.plan, args.dump_passes)
     best = certainty_of_search(result, calibration, args.time_limit)
-    found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started) | document_of(best)
-    said = summary(result, args.out) + ("" if best is None else f"\n{best}")
+    found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started) | best_document(best)
+    said = f"{summary(result, args.out)}\n{best_text(best)}"
     if answer is not None:
         found |= {"trainer": trainer_document(result.plan, answer)}
         said += f"\n{trainer_text(result.plan, answer)}"
     if args.tokens is not None:
-        cost = training_cost(request, args.tokens, result.plan.claims.step_time_s, rates)
+        cost = training_cost(size_of(request), args.tokens, result.plan.claims.step_time_s, rates)
         found |= {"training": dataclasses.asdict(cost)}
-        said += f"\n{cost_text(cost)}" + ("" if rates is None else f"\n{rates.text(request)}")
+        said += f"\n{cost_text(cost)}" + ("" if rates is None else f"\n{rates.text(size_of(request))}")
     if args.json:
         emit(found)
     say(said)
@@ -227,19 +227,15 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_LIMIT if result.status == Status.LIMIT else 0
 
 
-def document_of(best: Certainty | None) -> dict[str, object]:
-    """What JSON has of how sure the answer is; null where nothing else was simulated."""
-    return {"best": None if best is None else best.document()}
-
-
 def compare_counts(
     args: argparse.Namespace, clusters: list[Cluster], rates: FailureRates | None, started: float, budget: Budget
 ) -> int:
     """Bound every count of GPUs, search those on the front, write a plan of each, print."""
     from experiments.command.stopping import exit_code, stopping
-    from experiments.explanation.certainty import certainty_of_search
+    from experiments.explanation.certainty import ALONE, certainty_of_search
     from experiments.planning.gpu_counts import answered, overall, table, without_others
     from experiments.planning.prices import simulated_step
+    from experiments.studies.job_failures import size_of
     from experiments.trainers.memory_margin import found_with
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
@@ -256,7 +252,7 @@ def compare_counts(
             return found_with(request, args.fit_probability, search_once, part)
 
         for one in answered(requests, args.tokens, rates, solve, budget):
-            best = None
+            best: Certainty | Unknown = ALONE
             if one.result is not None:
                 write_plan(one.result.plan, _path_of(args.out, one))
                 best = certainty_of_search(one.result, calibrations[0], args.time_limit / len(clusters))
@@ -265,7 +261,7 @@ def compare_counts(
     status = overall(answers)
     if args.json:
         emit({"status": status, "gpu_counts": counts, "search_time_s": time.perf_counter() - started})
-    say(table(answers) + ("" if rates is None else f"\n{rates.text(requests[0])}"))
+    say(table(answers) + ("" if rates is None else f"\n{rates.text(size_of(requests[0]))}"))
     if args.figure is not None:
         from experiments.figures.counts_figure import draw
 
@@ -282,9 +278,10 @@ def _path_of(out: Path, one: CountAnswer) -> Path:
 
 
 def _count_document(
-    one: CountAnswer, out: Path, calibration: Calibration | None, best: Certainty | None
+    one: CountAnswer, out: Path, calibration: Calibration | None, best: Certainty | Unknown
 ) -> dict[str, object]:
     """What JSON has of one count: `bound` is null where nothing fits, `search` where there was none."""
+    from experiments.explanation.certainty import best_document
     from experiments.planning.answer import document
     from strategy.plan.plan import config_document
 
@@ -295,7 +292,7 @@ def _count_document(
         bound = figures | {"training": dataclasses.asdict(one.bound)}
     if one.result is not None and one.cost is not None:
         search = document(one.result, _path_of(out, one), calibration, search_time_s=one.result.search_time_s)
-        search |= {"training": dataclasses.asdict(one.cost)} | document_of(best)
+        search |= {"training": dataclasses.asdict(one.cost)} | best_document(best)
     cluster = one.request.cost.cluster
     status = {"status": one.status, "gpus": cluster.devices, "cluster": cluster.name}
     return status | {"bound": bound, "search": search}

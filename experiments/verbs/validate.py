@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             "method": "least squares on log ratios, soft L1, priors, families of nearly equal weight",
             "strata": f"residuals of {FOLDS} folds with groups kept whole, and of sources held out",
         }
-        write_constants(args.out, found.fits, found.strata, found.memory, provenance)
+        write_constants(args.out, found.fits, found.strata, found.memory, found.guesses, provenance)
     figures = all_figures()
     if args.json:
         emit(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -32,11 +32,12 @@ _SHIPPED = "published.json"
 
 @dataclass(frozen=True, slots=True)
 class FittedConstants:
-    """Values of all constants, the strata of the intervals, and the errors of memory, where these are known."""
+    """Values of all constants, strata of the intervals, errors of memory, and what guesses cost, where known."""
 
     constants: Constants
     strata: Mapping[str, Stratum]
     memory: MemoryErrors | None = None
+    guesses: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @cache
@@ -70,7 +71,24 @@ def read_constants(path: Path) -> FittedConstants:
         if not 0 <= known[name].half_width < float("inf"):
             raise InputError("not a possible half-width", where=f"{path}: strata[{name!r}]", got=entry["half_width"])
     errors = None if "memory" not in document else _memory_errors(document["memory"], where=f"{path}: memory")
-    return FittedConstants(MappingProxyType(values), MappingProxyType(known), errors)
+    guesses = _guesses(document.get("guesses", {}), where=f"{path}: guesses")
+    return FittedConstants(MappingProxyType(values), MappingProxyType(known), errors, guesses)
+
+
+def _guesses(entry: object, *, where: str) -> Mapping[str, float]:
+    """What guesses cost, on the log scale.
+
+    Raises:
+        InputError: no finite figures of at least 0.
+    """
+    if not isinstance(entry, dict):
+        raise InputError("no costs of guesses", where=where, got=entry, expected="an object")
+    for name, cost in entry.items():
+        if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost < math.inf:
+            raise InputError(
+                "not a possible cost", where=f"{where}: {name}", got=cost, expected="a number of at least 0"
+            )
+    return MappingProxyType({str(name): float(cost) for name, cost in entry.items()})
 
 
 def _memory_errors(entry: object, *, where: str) -> MemoryErrors:
@@ -94,8 +112,9 @@ def _memory_errors(entry: object, *, where: str) -> MemoryErrors:
 
 
 def write_constants(
-    path: Path, fits: Mapping[str, Fit], strata: Mapping[str, Stratum], memory: MemoryErrors, provenance: object
-) -> None:
+    path: Path, fits: Mapping[str, Fit], strata: Mapping[str, Stratum], memory: MemoryErrors,
+    guesses: Mapping[str, float], provenance: object,
+) -> None:  # fmt: skip
     """Write fitted constants; `fits` by what they were fitted to. Constants that no fit holds are left out."""
     fitted = {name: (fit, source) for source, fit in fits.items() for name in fit.values}
     constants = {}
@@ -131,6 +150,7 @@ def write_constants(
             "near": [_digits(value) for value in memory.near],
             "far": [_digits(value) for value in memory.far],
         },
+        "guesses": {name: _digits(cost) for name, cost in guesses.items()},
     }
     write_atomic(path, json.dumps(document, indent=1) + "\n")
 

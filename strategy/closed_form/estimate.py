@@ -42,7 +42,7 @@ def estimate(jobs: Sequence[Job], fitted: FittedConstants, work: JobWork | None 
     pricing = Pricing(columns, fitted.constants, work)
     seconds = pricing.seconds(fitted.constants)
     held = fitting(columns, footprint(columns, pricing.work, fitted.constants))
-    half = np.exp([half_width(job, fitted.strata) for job in jobs])
+    half = np.exp([half_width(job, fitted.strata, fitted.guesses) for job in jobs])
     return Estimates(
         seconds,
         seconds / half,

@@ -12,6 +12,8 @@ from strategy.closed_form.constants import Constant
 
 REFERENCE = "reference"
 """No constant: Megatron-LM's compute is the measure of the others', and eager systems hide no tensor parallelism."""
+UNKNOWN = "unknown"
+"""The profile of systems that nothing is known of: those of today fuse, and their kernels and links are physics."""
 USUAL_SHARPNESS = "host.sharpness"
 """The constant of systems whose host runs ahead of the device."""
 
@@ -124,6 +126,7 @@ PROFILES = {
             optimiser="memory.optimiser.internevo",
             fused=True,
         ),
+        Profile(UNKNOWN, moved="moved.compiled", step="step.eager", gradient_bytes=4.0),
         # Programs of acts, where nothing else is said of what runs them: every kernel moves what it reads and writes.
         Profile("acts", moved=REFERENCE, dp="dp.exposed.eager", step="step.eager", gradient_bytes=4.0),
         _MXNET,

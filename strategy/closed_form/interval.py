@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -35,6 +36,7 @@ _UNSEEN = 1.5
 """Half-width on a device that no run was on, over that with."""
 _DOUBLING = 0.05
 """Share that the half-width grows by for each doubling beyond the runs' sizes."""
+_NO_GUESSES: Mapping[str, float] = MappingProxyType({})
 _SLACK = 2.0
 """Sizes up to so many times beyond the runs' are no extrapolation."""
 
@@ -114,8 +116,8 @@ def strata(residuals: Sequence[Residual]) -> dict[str, Stratum]:
             errors.setdefault(name, {}).setdefault(one.group, []).append(error)
     judged = [(_names(one.job), one.group) for one in residuals]
     scales = {key: drawn_scale(*key, errors, overall) for key in set(judged)}
-    quantile = _quantile(near / np.array([scales[key] for key in judged]), weights)
-    found = {"": _stratum(_quantile(far, weights), residuals)}
+    quantile = weighted_quantile(near / np.array([scales[key] for key in judged]), weights)
+    found = {"": _stratum(weighted_quantile(far, weights), residuals)}
     for name, mine in sorted(members.items()):
         chain = tuple(dict.fromkeys((framework_of(name), name)))
         found[name] = _stratum(quantile * drawn_scale(chain, None, errors, overall), mine)
@@ -141,8 +143,13 @@ def drawn_scale(
     return max(scale, _SMALLEST)
 
 
-def half_width(job: Job, known: Mapping[str, Stratum]) -> float:
-    """Half-width of a job's interval on the log scale."""
+def half_width(job: Job, known: Mapping[str, Stratum], guesses: Mapping[str, float] = _NO_GUESSES) -> float:
+    """Half-width of a job's interval on the log scale; what was guessed of it adds as independent errors do."""
+    costs = [guesses.get(name, max(guesses.values(), default=0.0)) for name in job.guessed]
+    return math.hypot(_half_width(job, known), *costs)
+
+
+def _half_width(job: Job, known: Mapping[str, Stratum]) -> float:
     name = stratum_of(job)
     found = known.get(name) or known.get(framework_of(name))
     half = found.half_width if found else known[""].half_width
@@ -155,7 +162,7 @@ def half_width(job: Job, known: Mapping[str, Stratum]) -> float:
 
 
 def extrapolated(job: Job, known: Mapping[str, Stratum]) -> tuple[str, ...]:
-    """Why no run was like a job: its device, framework or kind of model, or sizes twice beyond theirs."""
+    """Why no run was like a job: its device, framework or kind of model, sizes twice beyond theirs, what is guessed."""
     name = stratum_of(job)
     reasons = []
     if job.device.name not in known[""].devices:
@@ -166,7 +173,7 @@ def extrapolated(job: Job, known: Mapping[str, Stratum]) -> tuple[str, ...]:
         reasons.append("kind of model")
     ranges = (known.get(name) or known.get(framework_of(name)) or known[""]).ranges
     beyond = [size for size, value in features(job).items() if _beyond(value, ranges[size]) > _SLACK]
-    return (*reasons, *beyond)
+    return (*reasons, *beyond, *(f"{name} guessed" for name in job.guessed))
 
 
 def _beyond(value: float, interval: tuple[float, float]) -> float:
@@ -187,7 +194,7 @@ def _stratum(half: float, residuals: Sequence[Residual]) -> Stratum:
     return Stratum(half, len(jobs), devices, _ranges(jobs))
 
 
-def _quantile(values: Floats, weights: Floats) -> float:
+def weighted_quantile(values: Floats, weights: Floats) -> float:
     """The conformal quantile of weighted values: with the correction for a sample of this size, at most the largest."""
     if not len(values):
         return 0.0

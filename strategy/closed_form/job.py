@@ -157,6 +157,8 @@ class Job:
     """Averages that the optimiser keeps of each gradient: 2 of Adam, 1 of momentum or Muon."""
     release: float = 0.0
     """Age of the software in years before 2026-08, for frameworks whose releases differ."""
+    guessed: tuple[str, ...] = ()
+    """What of the job had to be guessed: names of `FittedConstants.guesses`, which say what that costs."""
 
     def __post_init__(self) -> None:
         problems = []

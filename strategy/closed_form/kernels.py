@@ -100,11 +100,14 @@ class KernelRates:
     def _half_longer(self, c: Constants) -> Floats:
         return self._half.of(c) / self._clock(c)
 
+    def _longer(self, c: Constants) -> Floats:
+        return self._products.of(c) / self._clock(c) * np.where(self._by_row, c["products.row8"], 1.0)
+
     def seconds(self, part: Pass, c: Constants) -> Floats:
-        """Seconds of a pass's kernels, without what launching them takes."""
+        """Seconds of a pass's kernels but for adapters', without what launching them takes."""
         j = self.jobs
         half = self._half_longer(c)
-        longer = self._products.of(c) / self._clock(c) * np.where(self._by_row, c["products.row8"], 1.0)
+        longer = self._longer(c)
         convolving = np.where(j.bits == 32, c["conv.single"], c["conv.half"]) * j.peak_half
         moved = (
             self._moved.of(c) * self._wider * part.moved
@@ -126,6 +129,11 @@ class KernelRates:
             + moved / self.bandwidth(c),
             dtype=float,
         )
+
+    def adapters(self, forward: Pass, backward: Pass, again: Floats, c: Constants) -> tuple[Floats, Floats]:
+        """Seconds of adapters' memory-bound kernels, and of the weights' gradients that they spare."""
+        moved = self._moved.of(c) * self._wider * (forward.adapted * (1 + again) + backward.adapted)
+        return moved / self.bandwidth(c), self._longer(c) * in_steps(backward.spared, c)
 
     def head(self, work: JobWork, c: Constants) -> Floats:
         """Seconds of the logits and the loss, forward and backward."""

@@ -239,7 +239,12 @@ class Pricing:
         again = again * np.where(self._doubtful, np.minimum(c["recompute.node"], 1.0), 1.0)
         kernels = work.forward.kernels * (1 + again) + work.backward.kernels
         forward, backward = self._kernels.seconds(work.forward, c), self._kernels.seconds(work.backward, c)
-        compute = self._slack.of(c) * (forward * (1 + again) + backward) + c["kernel.floor"] * kernels
+        slack, floor = self._slack.of(c), c["kernel.floor"]
+        of_adapters = work.forward.adapter_kernels * (1 + again) + work.backward.adapter_kernels
+        adapting, spared = self._kernels.adapters(work.forward, work.backward, again, c)
+        # Adapters of narrow models would move more than they spare: nobody is taken to lose by them.
+        extra = np.minimum(slack * adapting + floor * of_adapters, slack * spared)
+        compute = slack * (forward * (1 + again) + backward) + floor * (kernels - of_adapters) + extra
         tensor = moves.tp * self._over(moves.tp_far, c) * work.collectives * (2 + again)
         expert = moves.ep * self._over(moves.ep_far, c) * 2 * (2 + again) * c["ep.skew"]
         context = moves.cp * j.attention_layers * 3 * c["pp.exposed"]

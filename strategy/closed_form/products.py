@@ -96,20 +96,18 @@ def _noted(seconds: Floats, flat: Floats, m: Floats, n: Floats, k: Floats) -> Pr
 
 
 def training(
-    by: MultiplyingDevices, m: Floats, n: Floats, k: Floats, count: Floats, trained: Floats | float = 1.0
-) -> tuple[ProductSeconds, ProductSeconds]:
+    by: MultiplyingDevices, m: Floats, n: Floats, k: Floats, count: Floats
+) -> tuple[ProductSeconds, ProductSeconds, ProductSeconds]:
     """The forward product of a weight (k, n) with m rows, and the two of its backward pass.
 
-    `trained` is 1 where the weight has a gradient, 0 where it stands still.
+    Those are the gradients of its inputs and of the weight, which one that stands still has none of.
     """
-    backward = product(by, m, k, n, count) + product(by, n, k, m, count) * trained
-    return product(by, m, n, k, count), backward
+    return product(by, m, n, k, count), product(by, m, k, n, count), product(by, n, k, m, count)
 
 
 def grouped_training(
-    by: MultiplyingDevices, rows: Floats, columns: Floats, depth: Floats, experts: Floats, trained: Floats | float = 1.0
-) -> tuple[ProductSeconds, ProductSeconds]:
+    by: MultiplyingDevices, rows: Floats, columns: Floats, depth: Floats, experts: Floats
+) -> tuple[ProductSeconds, ProductSeconds, ProductSeconds]:
     """As `training`, of experts' products."""
     of_inputs = grouped(by, rows, depth, columns, experts)
-    of_weights = grouped(by, rows, depth, columns, experts) * trained
-    return grouped(by, rows, columns, depth, experts), of_inputs + of_weights
+    return grouped(by, rows, columns, depth, experts), of_inputs, of_inputs

@@ -6,6 +6,7 @@ FLOPs of products by shape, bytes that memory-bound kernels move, kernels that a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -28,7 +29,9 @@ class Pass:
     those of its forward pass, `backward` and `ordered` those whose gradients are computed, `ordered` by sums that keep
     their order, as in deterministic runs. `scores` are bytes of attention scores, `moved` bytes of other memory-bound
     kernels, `scanned` those of state-space scans, `cast` elements that are cast to narrow operands, `routed` bytes of
-    permuting tokens to experts, `convolved` FLOPs and `images` bytes of convolution nets.
+    permuting tokens to experts, `convolved` FLOPs and `images` bytes of convolution nets. Where weights stand still,
+    `adapted` are bytes of the adapters beside them, which `adapter_kernels` of the kernels move, and `spared` the
+    products of the weights' gradients, which nobody computes then.
     """
 
     products: ProductSeconds
@@ -39,12 +42,15 @@ class Pass:
     ordered: Floats
     scores: Floats
     moved: Floats
+    adapted: Floats
+    spared: ProductSeconds
     scanned: Floats
     cast: Floats
     routed: Floats
     convolved: Floats
     images: Floats
     kernels: Floats
+    adapter_kernels: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,8 @@ def _masked(part: Any, some: npt.NDArray[np.bool_]) -> Any:
     return replace(part, **{field.name: _masked(getattr(part, field.name), some) for field in fields(part)})
 
 
+_ADAPTER_KERNELS = 8
+"""Kernels of a layer's two adapters, forward."""
 _EDGE_KERNELS = 40
 """Kernels of embedding, logits and loss, forward and backward."""
 
@@ -103,13 +111,13 @@ def measure(jobs: Jobs) -> JobWork:
     vocab = np.where(j.tp > 1, np.ceil(j.vocab / (128 * j.tp)) * 128, j.vocab)
     one = np.ones(len(jobs))
     positions = tokens * j.logit_share * (1 + j.mtp_layers)
-    logits, logits_back = training(_in_half(jobs), positions, vocab, j.hidden, one, 1 - j.frozen)
+    logits, of_inputs, of_weights = training(_in_half(jobs), positions, vocab, j.hidden, one)
     dense, expert = _parameters(jobs)
     attention, dense_layers = _at_full_length(jobs)
     return JobWork(
         forward=forward,
         backward=backward,
-        logits=logits + logits_back,
+        logits=logits + of_inputs + of_weights * (1 - j.frozen),
         logits_bytes=positions * vocab * 4,
         activation=_element_nbytes(jobs) * tokens * j.hidden,
         dispatched=forward.routed,
@@ -132,12 +140,15 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     one = np.ones(len(jobs))
     weights = [(m, n, k, one, layers) for m, n, k, layers in _products(jobs, tokens)]
     of_experts = _expert_products(jobs, tokens)
-    wide, trained = MultiplyingDevices.of(jobs, [job.precision for job in jobs.jobs]), 1 - j.frozen
-    forward, backward = _sum([(training(wide, m, n, k, count, trained), layers) for m, n, k, count, layers in weights])
-    in_experts = _of_experts(jobs)
-    grouped, grouped_back = _sum(
-        [(grouped_training(in_experts, m, n, k, count, trained), layers) for m, n, k, count, layers in of_experts]
+    wide = MultiplyingDevices.of(jobs, [job.precision for job in jobs.jobs])
+    forward, of_inputs, of_weights = _sum(
+        [(training(wide, m, n, k, count), layers) for m, n, k, count, layers in weights]
     )
+    in_experts = _of_experts(jobs)
+    grouped, of_rows, of_expert_weights = _sum(
+        [(grouped_training(in_experts, m, n, k, count), layers) for m, n, k, count, layers in of_experts]
+    )
+    trained = 1 - j.frozen
     # Narrow operands are cast where they are made: inputs once, gradients by rows and by columns.
     casts = j.bits < 16
     cast = sum((m * k * count * layers for m, _, k, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
@@ -147,28 +158,30 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     unfused = np.array([not job.flash for job in jobs.jobs]) & (j.heads > 0)
     heads = j.micro_batch * j.heads / j.tp * unfused
     in_half = _in_half(jobs)
-    batched, batched_back = _sum(
+    batched, *batched_back = _sum(
         [(training(in_half, m, n, k, count), layers) for m, n, k, count, layers in _attention_products(jobs, heads)]
     )
     fused = _fused_attention(jobs, unfused)
     ordered = np.array([PROFILES[job.framework].deterministic for job in jobs.jobs])
     nbytes = _element_nbytes(jobs)
     scores = nbytes * heads * (j.seq / j.cp) * j.seq * _at_full_length(jobs)[0]
-    moved = _moved_bytes(jobs, tokens) + _adapted_bytes(jobs, tokens)
+    moved, adapted = _moved_bytes(jobs, tokens), _adapted_bytes(jobs, tokens)
+    nothing = of_weights * 0.0
     scanned = nbytes * tokens * j.mamba_inner / j.tp * j.mamba_layers
     sent = tokens * j.top_k * _routed_width(jobs) * nbytes * j.moe_layers / np.where(j.moe_layers > 0, j.tp, 1)
     conv = j.micro_batch * j.conv_flop
     images = nbytes * j.micro_batch * j.conv_elements
-    kernels = _kernels(jobs)
+    kernels, of_adapters = _kernels(jobs), _ADAPTER_KERNELS * j.frozen * j.attention_layers
     # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
     return (
         Pass(
             forward, grouped, batched, fused, 0 * one, 0 * one, scores,
-            moved, scanned, cast, sent, conv, images, kernels,
+            moved, adapted, nothing, scanned, cast, sent, conv, images, kernels, of_adapters,
         ),
         Pass(
-            backward, grouped_back, batched_back, 0 * one, fused * ~ordered, fused * ordered, 2 * scores,
-            1.6 * moved, 2 * scanned, cast_back, sent, 2 * conv, 2 * images, 1.9 * kernels,
+            of_inputs + of_weights * trained, of_rows + of_expert_weights * trained, batched_back[0] + batched_back[1],
+            0 * one, fused * ~ordered, fused * ordered, 2 * scores, 1.6 * moved, 1.6 * adapted, of_weights * j.frozen,
+            2 * scanned, cast_back, sent, 2 * conv, 2 * images, 1.9 * kernels, 1.9 * of_adapters,
         ),
     )  # fmt: skip
 
@@ -265,7 +278,7 @@ def _kernels(jobs: Jobs) -> Floats:
     j = jobs
     cast = np.where(j.bits < 16, 2, 0)  # of an input and, for the backward pass, of its transpose
     # Ranks of a context pass keys on, those of a state-space mixer exchange heads, there and back.
-    attention = 12 + np.where(j.kv_rank > 0, 6, 0) + 2 * cast + 8 * j.frozen + 6 * (j.cp - 1)
+    attention = 12 + np.where(j.kv_rank > 0, 6, 0) + 2 * cast + _ADAPTER_KERNELS * j.frozen + 6 * (j.cp - 1)
     of_layers = (
         j.attention_layers * attention + j.dense_layers * (5 + 2 * cast) + _routed_kernels(jobs)
         + j.mamba_layers * (9 + 2 * cast + 16 * (j.cp > 1))
@@ -342,16 +355,23 @@ def _parameters(jobs: Jobs) -> tuple[Floats, Floats]:
     return dense, j.moe_layers * (2 + j.gated) * width * j.expert_ffn * j.experts
 
 
+def trained_parameters(jobs: Jobs) -> Floats:
+    """(jobs,) parameters that are trained, of the whole model; where its weights stand still, those of adapters."""
+    j = jobs
+    dense, expert = _parameters(jobs)
+    edges = j.vocab * j.hidden * np.where(j.tied > 0, 1, 2)
+    beside = j.adapter_rank * (2 * j.hidden + _fan_in(jobs) + j.heads * j.head_v) * j.attention_layers
+    return np.where(j.frozen > 0, beside, dense + expert + edges)
+
+
 def _feeds(jobs: Jobs) -> Floats:
     return jobs.dense_layers + jobs.moe_layers
 
 
-def _sum(
-    parts: list[tuple[tuple[ProductSeconds, ProductSeconds], Floats]],
-) -> tuple[ProductSeconds, ProductSeconds]:
-    """Forward and backward of products, each times its layers."""
-    ((forward, backward), layers), *others = parts
-    forward, backward = forward * layers, backward * layers
-    for (ahead, back), times in others:
-        forward, backward = forward + ahead * times, backward + back * times
-    return forward, backward
+def _sum(parts: Sequence[tuple[tuple[ProductSeconds, ...], Floats]]) -> tuple[ProductSeconds, ...]:
+    """Products by what they are for, each times its layers."""
+    (first, layers), *others = parts
+    sums = tuple(one * layers for one in first)
+    for each, times in others:
+        sums = tuple(one + more * times for one, more in zip(sums, each, strict=True))
+    return sums

@@ -2,7 +2,7 @@
 
 Dense peaks in FLOP/s, bandwidths in bytes/s and per direction. NVIDIA's figures are from its data sheets and
 architecture papers, AMD's from the data sheets of the Instinct accelerators and the CDNA 3 and CDNA 4 white papers,
-Intel's from the Gaudi 2 white paper, Google's from the pages of Cloud TPU on v5p, v6e and TPU7x. An unknown GPU is a
+Intel's from the white papers of Gaudi 2 and 3, Google's from the pages of Cloud TPU on v4 to TPU7x. An unknown GPU is a
 `DeviceSheet` of its own; it takes the fitted efficiencies of its `generation`.
 """
 
@@ -125,7 +125,7 @@ _SHEETS = (
     ),
     DeviceSheet(
         "H100", Generation.HOPPER, 80 * GIB, 3350e9, 132, 67 * _T, 989 * _T, 1979 * _T, 1979 * _T, 450e9, 8, 50e9,
-        ("H100-SXM5-80GB", "H100-SXM-80GB", "H100-PCIE-80GB", "NVIDIA H100 80GB HBM3"),
+        ("H100-SXM5-80GB", "H100-SXM-80GB", "NVIDIA H100 80GB HBM3"),
     ),
     # Grand Teton's board holds the H100 to 500 W, of 700, and carries HBM2e.
     DeviceSheet(
@@ -162,6 +162,71 @@ _SHEETS = (
         "L40S", Generation.AMPERE, 48 * GIB, 864e9, 142, 91.6 * _T, 362 * _T, 733 * _T, 733 * _T, 32e9, 8, 25e9,
         ("NVIDIA L40S",),
     ),
+    # A PCIe card of 350 W with fewer processors and HBM2e; bridges join two.
+    DeviceSheet(
+        "H100-PCIE", Generation.HOPPER, 80 * GIB, 2000e9, 114, 51 * _T, 756 * _T, 1513 * _T, 1513 * _T, 300e9, 2, 25e9,
+        ("H100-PCIE-80GB", "NVIDIA H100 PCIe"), power=350 / 700 / (756 / 989),
+    ),
+    # The H100 for export: four ninths of its NVLink; and with a seventh of its products besides, on faster memory.
+    DeviceSheet(
+        "H800", Generation.HOPPER, 80 * GIB, 3350e9, 132, 67 * _T, 989 * _T, 1979 * _T, 1979 * _T, 200e9, 8, 50e9,
+        ("H800-SXM-80GB", "NVIDIA H800"),
+    ),
+    DeviceSheet(
+        "H20", Generation.HOPPER, 96 * GIB, 4000e9, 78, 44 * _T, 148 * _T, 296 * _T, 296 * _T, 450e9, 8, 50e9,
+        ("H20-SXM-96GB", "NVIDIA H20"),
+    ),
+    # One H100 and one Grace on a board of up to 1,000 W.
+    DeviceSheet(
+        "GH200", Generation.HOPPER, 96 * GIB, 4000e9, 132, 67 * _T, 989 * _T, 1979 * _T, 1979 * _T, 450e9, 4, 25e9,
+        ("GH200-96GB", "NVIDIA GH200 480GB"),
+    ),
+    # Cards for inference, graphics and games: PCIe 4 x16 (T4: 3), and no NVLink but the A6000's and A40's bridges.
+    DeviceSheet(
+        "L40", Generation.AMPERE, 48 * GIB, 864e9, 142, 90.5 * _T, 181 * _T, 362 * _T, 362 * _T, 32e9, 8, 12.5e9,
+        ("NVIDIA L40",),
+    ),
+    DeviceSheet(
+        "L4", Generation.AMPERE, 24 * GIB, 300e9, 58, 30.3 * _T, 121 * _T, 242 * _T, 242 * _T, 32e9, 8, 12.5e9,
+        ("NVIDIA L4",),
+    ),
+    DeviceSheet(
+        "A10G", Generation.AMPERE, 24 * GIB, 600e9, 80, 35 * _T, 70 * _T, 70 * _T, 70 * _T, 32e9, 8, 6.25e9,
+        ("NVIDIA A10G",),
+    ),
+    DeviceSheet(
+        "A10", Generation.AMPERE, 24 * GIB, 600e9, 72, 31.2 * _T, 125 * _T, 125 * _T, 125 * _T, 32e9, 8, 12.5e9,
+        ("NVIDIA A10",),
+    ),
+    DeviceSheet(
+        "A30", Generation.AMPERE, 24 * GIB, 933e9, 56, 10.3 * _T, 165 * _T, 165 * _T, 165 * _T, 100e9, 2, 12.5e9,
+        ("NVIDIA A30",),
+    ),
+    DeviceSheet(
+        "A40", Generation.AMPERE, 48 * GIB, 696e9, 84, 37.4 * _T, 149.7 * _T, 149.7 * _T, 149.7 * _T, 56.25e9, 2,
+        12.5e9, ("NVIDIA A40",),
+    ),
+    DeviceSheet(
+        "RTX-A6000", Generation.AMPERE, 48 * GIB, 768e9, 84, 38.7 * _T, 154.8 * _T, 154.8 * _T, 154.8 * _T, 56.25e9, 2,
+        12.5e9, ("NVIDIA RTX A6000",),
+    ),
+    DeviceSheet(
+        "RTX-3090", Generation.AMPERE, 24 * GIB, 936e9, 82, 35.6 * _T, 71 * _T, 71 * _T, 71 * _T, 32e9, 8, 3.125e9,
+        ("NVIDIA GeForce RTX 3090",),
+    ),
+    DeviceSheet(
+        "RTX-4090", Generation.AMPERE, 24 * GIB, 1008e9, 128, 82.6 * _T, 165.2 * _T, 330.3 * _T, 330.3 * _T, 32e9, 8,
+        3.125e9, ("NVIDIA GeForce RTX 4090",),
+    ),
+    DeviceSheet(
+        "T4", Generation.VOLTA, 16 * GIB, 320e9, 40, 8.1 * _T, 65 * _T, 65 * _T, 65 * _T, 16e9, 8, 3.125e9,
+        ("Tesla T4",),
+    ),
+    # One of the two dies of a module, which is a device of its own; its links go to the other die and to neighbours.
+    DeviceSheet(
+        "MI250X", Generation.AMPERE, 64 * GIB, 1638e9, 110, 47.9 * _T, 191.5 * _T, 191.5 * _T, 191.5 * _T, 200e9, 8,
+        12.5e9, ("AMD Instinct MI250X",), maker=Maker.AMD, wiring=Wiring.MESH,
+    ),
     # A PCIe card of 600 W; bridges join two or four.
     DeviceSheet(
         "H200-NVL", Generation.HOPPER, 141 * GIB, 4800e9, 132, 60 * _T, 835 * _T, 1671 * _T, 1671 * _T, 450e9, 4, 50e9,
@@ -192,7 +257,20 @@ _SHEETS = (
         "Gaudi2", Generation.AMPERE, 96 * GIB, 2450e9, 2, 72 * _T, 432 * _T, 865 * _T, 865 * _T, 262.5e9, 8, 37.5e9,
         ("Intel Gaudi 2",), maker=Maker.INTEL, wiring=Wiring.MESH,
     ),
-    # Links of 100 GB/s and direction: six of a 3D torus, four of a 2D one. NICs of a host by its four or eight chips.
+    DeviceSheet(
+        "Gaudi3", Generation.HOPPER, 128 * GIB, 3700e9, 8, 305 * _T, 1835 * _T, 1835 * _T, 1835 * _T, 525e9, 8, 75e9,
+        ("Intel Gaudi 3",), maker=Maker.INTEL, wiring=Wiring.MESH,
+    ),
+    # Links of 100 GB/s and direction, of 50 before v5p: six of a 3D torus, four of a 2D one. NICs of a host by its four
+    # or eight chips.
+    DeviceSheet(
+        "TPU-v4", Generation.AMPERE, 32 * GIB, 1228e9, 8, 45.8 * _T, 275 * _T, 275 * _T, 275 * _T, 300e9, 4096, 6.25e9,
+        ("TPU v4",), maker=Maker.GOOGLE, wiring=Wiring.TORUS,
+    ),
+    DeviceSheet(
+        "TPU-v5e", Generation.AMPERE, 16 * GIB, 819e9, 4, 32.8 * _T, 197 * _T, 197 * _T, 197 * _T, 200e9, 256, 3.125e9,
+        ("TPU v5e",), maker=Maker.GOOGLE, wiring=Wiring.TORUS,
+    ),
     DeviceSheet(
         "TPU-v5p", Generation.AMPERE, 95 * GIB, 2765e9, 8, 76.5 * _T, 459 * _T, 459 * _T, 459 * _T, 600e9, 8960, 6.25e9,
         ("TPU v5p",), maker=Maker.GOOGLE, wiring=Wiring.TORUS,

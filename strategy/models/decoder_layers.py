@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from strategy.models.decoder import DecoderConfig, HeadNorm, NormPosition, Router
+from strategy.models.decoder_description import DecoderDescription, HeadNorm, NormPosition, Router
 from strategy.nn.layers import Embedding, LayerNorm, Linear, RmsNorm, attention, gated, rotary
 from strategy.nn.losses import cross_entropy, joint_loss
 from strategy.nn.module import Layers, Module, Parameter
@@ -16,17 +16,17 @@ from strategy.nn.moe import Moe, Routing
 from strategy.nn.tracer import Tensor
 
 
-def std_out(config: DecoderConfig) -> float:
+def std_out(config: DecoderDescription) -> float:
     """The spread at the start of what is added to the residual stream."""
     return 0.02 / math.sqrt(2 * config.depth)
 
 
-def norm_of(config: DecoderConfig, width: int) -> Module:
+def norm_of(config: DecoderDescription, width: int) -> Module:
     """A norm over so many elements."""
     return (LayerNorm if config.layer_norm else RmsNorm)(width, epsilon=config.epsilon)
 
 
-def turned(config: DecoderConfig, x: Tensor, label: str, window: int) -> Tensor:
+def turned(config: DecoderDescription, x: Tensor, label: str, window: int) -> Tensor:
     """Heads [b, s, h, d] turned by their positions, as a layer with this window does."""
     if window and config.window_rotary_base:
         return rotary(x, label, base=config.window_rotary_base)
@@ -38,7 +38,7 @@ def turned(config: DecoderConfig, x: Tensor, label: str, window: int) -> Tensor:
 class DecoderAttention(Module):
     """Self-attention of several heads of queries to one of keys and values."""
 
-    def __init__(self, config: DecoderConfig, window: int) -> None:
+    def __init__(self, config: DecoderDescription, window: int) -> None:
         c = self.config = config
         self.window = window
         queries, keys, values = c.heads * c.head_width, c.key_heads * c.head_width, c.key_heads * c.values
@@ -75,7 +75,9 @@ class DecoderAttention(Module):
         return x if norm is None or whole else norm(x)
 
 
-def attended(c: DecoderConfig, q: Tensor, k: Tensor, v: Tensor, window: int, sinks: Tensor | None = None) -> Tensor:
+def attended(
+    c: DecoderDescription, q: Tensor, k: Tensor, v: Tensor, window: int, sinks: Tensor | None = None
+) -> Tensor:
     """Causal attention by the description's scores; a window as long as the sample hides nothing."""
     seen = window if window < q.shape[1] else 0
     return attention(
@@ -90,7 +92,7 @@ class LatentAttention(Module):
     same for all heads, and made of the residual stream itself.
     """
 
-    def __init__(self, config: DecoderConfig, window: int) -> None:
+    def __init__(self, config: DecoderDescription, window: int) -> None:
         c = self.config = config
         self.window = window
         still = c.head_width - c.rotary_key
@@ -131,7 +133,7 @@ class LatentAttention(Module):
 class DecoderMlp(Module):
     """Two maps with an activation between, or a hidden layer that another one gates."""
 
-    def __init__(self, config: DecoderConfig, hidden: int) -> None:
+    def __init__(self, config: DecoderDescription, hidden: int) -> None:
         c = self.config = config
         self.gate = Linear(c.width, hidden, bias=c.mlp_bias) if c.gated else None
         self.up = Linear(c.width, hidden, bias=c.mlp_bias)
@@ -152,7 +154,7 @@ class DecoderMlp(Module):
 class SharedExpert(Module):
     """An MLP that every token takes, weighed by a figure per token or not."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderDescription) -> None:
         self.mlp = DecoderMlp(config, config.shared_hidden)
         self.share = Linear(config.width, 1, bias=False) if config.shared_gate else None
 
@@ -163,7 +165,7 @@ class SharedExpert(Module):
         return out if self.share is None else out.apply("weighed", "mul", self.share(x).apply("weight", "sigmoid"))
 
 
-def experts_of(config: DecoderConfig) -> Moe:
+def experts_of(config: DecoderDescription) -> Moe:
     """The mixture of experts of a layer."""
     c = config
     routing = Routing(
@@ -193,7 +195,7 @@ def experts_of(config: DecoderConfig) -> Moe:
 class DecoderLayer(Module):
     """Attention, then an MLP or experts; each is added to the residual stream."""
 
-    def __init__(self, config: DecoderConfig, window: int, sparse: bool) -> None:
+    def __init__(self, config: DecoderDescription, window: int, sparse: bool) -> None:
         self.config = config
         around = config.norm_position == NormPosition.AROUND
         self.norm1 = norm_of(config, config.width)
@@ -263,7 +265,7 @@ class TokenAhead(Module):
     comes first, as in DeepSeek's files.
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderDescription) -> None:
         c = config
         self.token_norm = norm_of(c, c.width)
         self.stream_norm = norm_of(c, c.width)
@@ -282,7 +284,7 @@ class TokenAhead(Module):
 class TokensAhead(Module):
     """Layers behind the last one, by their place, which is a name: they are no layers that repeat."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderDescription) -> None:
         self.members = tuple(TokenAhead(config) for _ in range(config.ahead))
 
     def children(self) -> Iterator[tuple[str | int, Module]]:
@@ -293,10 +295,11 @@ class TokensAhead(Module):
 class Decoder(Module):
     """Token ids and labels -> summed loss and count."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderDescription) -> None:
         c = self.config = config
         kinds, end = c.kinds, len(c.kinds) - c.after
         self.token = Embedding(c.vocabulary, c.width)
+        self.position = Parameter((c.sequence, c.width), "normal(0.01)") if c.learned_positions else None
         self.before = _run(c, kinds[: c.before]) if c.before else None
         self.layers = Layers([_period(c, kinds[c.before : end]) for _ in range(c.layers)])
         self.after = _run(c, kinds[end:]) if c.after else None
@@ -337,9 +340,11 @@ class Decoder(Module):
         """[b, s] -> [b, s, w]."""
         c = self.config
         x: Tensor = self.token(ids)
-        return (
-            x if c.embedding_scale == 1.0 else x.apply(label or "embed", "scale", attrs={"factor": c.embedding_scale})
-        )
+        if c.embedding_scale != 1.0:
+            x = x.apply(label or "embed", "scale", attrs={"factor": c.embedding_scale})
+        if self.position is None:
+            return x
+        return x.apply(f"{label or 'embed'}_position", "add", self.parameter("position", ids))
 
     def _logits(self, x: Tensor, ids: Tensor, label: str = "logits") -> Tensor:
         """[b, s, w] -> [b, s, v]."""
@@ -352,14 +357,14 @@ class Decoder(Module):
         return bounded.apply("bounded", "scale", attrs={"factor": cap})
 
 
-def _layers(config: DecoderConfig, kinds: Sequence[tuple[int, bool]]) -> list[DecoderLayer]:
+def _layers(config: DecoderDescription, kinds: Sequence[tuple[int, bool]]) -> list[DecoderLayer]:
     return [DecoderLayer(config, window, sparse) for window, sparse in kinds]
 
 
-def _run(config: DecoderConfig, kinds: Sequence[tuple[int, bool]]) -> LayerGroup:
+def _run(config: DecoderDescription, kinds: Sequence[tuple[int, bool]]) -> LayerGroup:
     return LayerGroup(_layers(config, kinds))
 
 
-def _period(config: DecoderConfig, kinds: Sequence[tuple[int, bool]]) -> Module:
+def _period(config: DecoderDescription, kinds: Sequence[tuple[int, bool]]) -> Module:
     """What repeats: a layer, or several."""
     return _layers(config, kinds)[0] if len(kinds) == 1 else _run(config, kinds)

@@ -17,6 +17,8 @@ from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
 from strategy.cost.measurement import Features
+from strategy.graph.experts import weights_of_experts
+from strategy.graph.graph import Graph, Role
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
@@ -30,6 +32,7 @@ from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import between_places, pipelined
 from strategy.space.axis_orders import placements_of
 from strategy.space.request import Request
+from strategy.space.short_model import MIDDLE
 
 TIE = 0.005
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
@@ -61,6 +64,7 @@ class Prospects:
         self.are_axes_shared = request.cost.is_faster_inside()
         self.crowding: dict[Schedule, float] = {}
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
+        self.of_experts = _share_of_experts(work.graph(Recompute.NONE))
         self.sent_ns: dict[object, float] = {}
         """What a layer adds up along a tensor axis for a micro-batch."""
         self.too_many: dict[object, int] = {}
@@ -203,8 +207,9 @@ class Prospects:
         """By a rule of thumb."""
         request, config, cluster = self.request, box.config, self.request.cost.cluster
         inside = cluster.devices_per_node
-        parameters = request.model.parameters / (config.tp * config.pp)
-        static = parameters * (7 + 12 / config.shards if config.zero_stage < 3 else 18 / config.shards)
+        whole = request.model.parameters / (config.tp * config.pp)
+        parameters = whole * (1 - self.of_experts + self.of_experts / config.ep)
+        static = 7 * parameters + 12 * whole / config.shards if config.zero_stage < 3 else 18 * whole / config.shards
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
         more = AGAIN_SAVED if config.recompute is Recompute.MEMORY_BOUND else ALL_SAVED
@@ -244,3 +249,14 @@ def _of_memory(config: PlanConfig) -> object:
     """What decides on the memory that a sample takes."""
     shared = config.zero_stage, config.zero_group
     return config.dp, config.ep, config.tp, config.cp, config.pp, *shared, config.recompute
+
+
+def _share_of_experts(graph: Graph) -> float:
+    """Of the parameters of a layer between, those of which there are some for each expert."""
+    names = {graph.parameter_of(name) for name in weights_of_experts(graph).values()}
+    sizes: dict[bool, int] = {False: 0, True: 0}
+    for value in graph.with_role(Role.VARIABLE):
+        readers = graph.consumers[value.name]
+        if graph.parameter_of(value.name) == value.name and any(op.layer == MIDDLE for op in readers):
+            sizes[value.name in names] += value.spec.size
+    return sizes[True] / max(1, sum(sizes.values()))

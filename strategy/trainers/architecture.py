@@ -12,7 +12,8 @@ from enum import StrEnum
 from strategy.base.errors import InputError
 from strategy.closed_form.job import Shape
 from strategy.models import Model
-from strategy.models.decoder import DecoderConfig, HeadNorm, Router
+from strategy.models.decoder import DecoderConfig
+from strategy.models.decoder_description import HeadNorm, Router
 from strategy.models.gpt import GptConfig
 from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig
@@ -252,6 +253,7 @@ def description(model: Architecture, sequence: int) -> Model:
         windows=tuple(window for window, _ in named),
         sparse=tuple(sparse for _, sparse in named),
         rotary_base=model.rotary_base if model.positions is PositionKind.ROTARY else 0.0,
+        learned_positions=model.positions is PositionKind.LEARNED,
         rotary_width=0 if turning == model.head_width or model.key_latent else turning - turning % 2,
         layer_norm=not model.rms_norm,
         epsilon=model.epsilon,
@@ -324,7 +326,8 @@ def of_model(model: Model) -> Architecture:
         qkv_bias=model.qkv_bias,
         head_norm=model.head_norm == HeadNorm.HEAD,
         epsilon=model.epsilon,
-        positions=PositionKind.ROTARY if model.rotary_base else PositionKind.NONE,
+        positions=_positions_of(model),
+        table=model.sequence if model.learned_positions else 0,
         rotary_base=model.rotary_base or 10000.0,
         rotary_share=(model.rotary_width or model.head_width) / model.head_width,
         window=max(windows),
@@ -347,6 +350,12 @@ def of_model(model: Model) -> Architecture:
         chosen_groups=model.chosen_groups,
         balance=model.balance,
     )
+
+
+def _positions_of(model: DecoderConfig) -> PositionKind:
+    if model.learned_positions:
+        return PositionKind.LEARNED
+    return PositionKind.ROTARY if model.rotary_base else PositionKind.NONE
 
 
 def as_decoder(model: Model) -> Model:

@@ -10,7 +10,7 @@ from typing import Any
 
 from strategy.base.errors import InputError
 from strategy.trainers import deepspeed, llm_foundry, megatron, megatron_bridge, nanotron, nemo, torchtitan
-from strategy.trainers.architecture import Architecture
+from strategy.trainers.architecture import Architecture, PositionKind
 from strategy.trainers.formats import arguments_of, document_of, flattened, read_text
 from strategy.trainers.known_models import named_model
 from strategy.trainers.settings import Settings
@@ -154,8 +154,15 @@ def _finished(trained: TrainedModel, *files: Settings) -> ReadConfiguration:
     return ReadConfiguration(
         trained,
         merged([settings.defaults for settings in files]),
-        tuple(line for settings in files for line in settings.assumed),
+        (*(line for settings in files for line in settings.assumed), *_stands_in(trained.model)),
         merged([settings.unused_keys() for settings in files]),
         merged([settings.unpriced() for settings in files]),
         tuple(key for settings in files for key in settings.not_understood()),
     )
+
+
+def _stands_in(model: Architecture) -> list[str]:
+    """What a search lays out otherwise than the file says, in words."""
+    if model.positions is not PositionKind.ALIBI:
+        return []
+    return ["scores get no bias by distance (ALiBi): it has no parameters, and no kernel of its own where it is fused"]

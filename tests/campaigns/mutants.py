@@ -108,7 +108,7 @@ class Tree:
         held, times = self.root / "reach.coverage", self.root / TIMES
         include = ",".join(str(self.root / pattern).replace("**/", "") for room in ROOMS for pattern in room)
         command = ["coverage", "run", f"--data-file={held}", f"--include={include}", "-m", "pytest", "-p", "reach"]
-        command += ["-q", "-p", "no:xdist", "-m", "not slow and not mpi", *tests]
+        command += ["-q", "-p", "no:xdist", "-m", "not slow and not mpi and not long", *tests]
         subprocess.run(
             [sys.executable, "-m", *command], cwd=self.root, env=self._environment(), capture_output=True, check=False
         )

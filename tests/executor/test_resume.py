@@ -23,6 +23,7 @@ from strategy.passes.updates import Optimizer
 from strategy.plan.plan import Plan
 from strategy.sbp.tensor import Box, DType
 from tests.campaigns import resume
+from tests.support.long_cases import long_but
 from tests.support.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
 
 TEXT = corpus(MODEL.vocabulary)
@@ -43,7 +44,7 @@ def keep(folder: Path, plan: Plan, trained: Trained) -> None:
 OWNED = {"zero_stage": 2, "zero_owner": True, "zero_min_size": 9}
 
 
-@pytest.mark.parametrize("zero", [{}, OWNED], ids=["whole", "owned"])
+@pytest.mark.parametrize("zero", long_but([{}, OWNED], 1), ids=["whole", "owned"])
 @pytest.mark.parametrize("optimizer", Optimizer)
 def test_two_steps_and_two_are_four(optimizer: Optimizer, zero: dict[str, Any], tmp_path: Path) -> None:
     """The act numbers count on, and with them the learning rate and the correction of Adam's moments."""

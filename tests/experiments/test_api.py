@@ -19,6 +19,7 @@ PAGE = (ROOT / "docs" / "python.md").read_text()
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_the_program_of_the_page_runs_as_printed(tmp_path: Path) -> None:
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     done = subprocess.run(

@@ -20,6 +20,7 @@ from strategy.search.search import search
 from strategy.space.deduce import Deduction
 from strategy.space.request import Pins
 from tests.mpi.trainings import losses_of, trained_by
+from tests.support.long_cases import long_but
 from tests.support.small_plans import request, simulated
 
 MODEL = MixtralConfig(2, 16, 2, 1, 12, 4, 2, 8, 256)
@@ -59,8 +60,12 @@ def plan_of(layout: str) -> Plan:
 
 
 @pytest.mark.mpi
-def test_experts_learn_what_one_rank_learns(tmp_path: Path) -> None:
-    layouts = list(LAYOUTS)[1:]
+@pytest.mark.parametrize(
+    "layouts",
+    long_but([(["data by experts", "two shares of experts"],), ([*LAYOUTS][1:],)], 0),
+    ids=["few", "all"],
+)
+def test_experts_learn_what_one_rank_learns(tmp_path: Path, layouts: list[str]) -> None:
     (alone,) = trained_by(tmp_path, [plan_of("alone")], STEPS)
     wanted = losses_of(alone)
     assert wanted[-1] < wanted[0]

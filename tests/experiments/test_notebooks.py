@@ -9,6 +9,7 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "experiments" / "notebooks").glob("*.py"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(path.parents[2]))

@@ -155,7 +155,7 @@ function others() {
     make("p", { class: "muted" }, "The best plans that a search found with these settings, and what their steps take more than this one, by cause."),
     table(["best plan with", "a step", "slower", ...groups], rows, [1, 2, ...groups.map((_, i) => 3 + i)]),
   );
-  if (data.best_line !== null) place.append(make("p", { id: "best" }, `This plan is ${data.best_line}.`));
+  place.append(make("p", { id: "best" }, data.best_line));
 }
 
 // ---- timeline ----

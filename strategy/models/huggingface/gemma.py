@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from strategy.models.decoder import HeadNorm, NormPosition
+from strategy.models.decoder_description import HeadNorm, NormPosition
 from strategy.models.huggingface.decoders import (
     ACTIVATIONS,
     Fields,

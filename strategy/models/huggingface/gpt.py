@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from strategy.models.decoder import NormPosition
+from strategy.models.decoder_description import NormPosition
 from strategy.models.gpt import GptConfig
 from strategy.models.huggingface.decoders import (
     ACTIVATIONS,

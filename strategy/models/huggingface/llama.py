@@ -9,7 +9,7 @@ olmo2    norms behind what they were before, and over all heads at once
 
 from __future__ import annotations
 
-from strategy.models.decoder import HeadNorm, NormPosition
+from strategy.models.decoder_description import HeadNorm, NormPosition
 from strategy.models.huggingface.decoders import (
     Make,
     alike,

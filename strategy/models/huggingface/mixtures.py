@@ -8,7 +8,7 @@ deepseek_v3  as that, with sigmoids in place of the soft-max of the router
 
 from __future__ import annotations
 
-from strategy.models.decoder import HeadNorm, Router
+from strategy.models.decoder_description import HeadNorm, Router
 from strategy.models.huggingface.decoders import (
     MOST_AHEAD,
     MOST_EXPERTS,

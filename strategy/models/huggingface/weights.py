@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.models.decoder import DecoderConfig, HeadNorm, NormPosition
+from strategy.models.decoder import DecoderConfig
+from strategy.models.decoder_description import HeadNorm, NormPosition
 from strategy.models.tensor_files import Array, Recipe
 from strategy.sbp.tensor import Shape
 

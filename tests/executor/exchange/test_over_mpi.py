@@ -15,6 +15,7 @@ import pytest
 from tests.campaigns import exchange
 from tests.mpi.exchange_checks import CHECKS, CODECS, on_threads
 from tests.mpi.launch import run_ranks
+from tests.support.long_cases import long_but
 
 RANKS = (2, 3, 4)
 PAIRS = (64, 4096), (1, 3)
@@ -37,7 +38,7 @@ def alike(of_ranks: list[Any]) -> Any:
     return of_ranks[0]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b3_names_are_registered_once_and_by_all(ranks: int) -> None:
     (twice, unknown, other), _, right = alike(over_mpi(ranks)["registration"])
     assert "'large': is registered already" in twice
@@ -46,7 +47,7 @@ def test_b3_names_are_registered_once_and_by_all(ranks: int) -> None:
     assert right
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b4_a_callback_comes_once_after_the_last_fragment(ranks: int) -> None:
     calls, _ = alike(over_mpi(ranks)["callbacks"])
     assert len(calls) == 3 * 21
@@ -54,14 +55,14 @@ def test_b4_a_callback_comes_once_after_the_last_fragment(ranks: int) -> None:
     assert {name: sum(one == name for one, _ in calls) for name, _ in calls} == {name: 3 for name, _ in calls}
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b5_a_slow_stream_holds_no_other_up(ranks: int) -> None:
     for arrived in over_mpi(ranks)["slow_stream"]:
         assert arrived[-2:] == ["t0", "t3"], "of six buckets on three streams, the first stream's"
         assert sorted(arrived[:-2]) == ["t1", "t2", "t4", "t5"]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b6_lists_are_the_same_and_small_tensors_are_fused_and_large_ones_cut(ranks: int) -> None:
     found = alike(over_mpi(ranks)["main_loop"])
     assert all(right for _, _, right in found.values())
@@ -69,13 +70,13 @@ def test_b6_lists_are_the_same_and_small_tensors_are_fused_and_large_ones_cut(ra
     assert found["cut"][1] >= math.ceil(4000 / 512)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b7_fusion_and_fragments_are_set_apart(ranks: int) -> None:
     counts = {label: count for label, (_, count, _) in alike(over_mpi(ranks)["main_loop"]).items()}
     assert counts["apart"] > counts["cut"] > counts["fused"]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b10_sums_of_two_levels(ranks: int) -> None:
     (_, plain), (_, halves) = alike(over_mpi(ranks)["two_levels"])
     assert plain < 1e-6
@@ -83,21 +84,21 @@ def test_b10_sums_of_two_levels(ranks: int) -> None:
         assert 0 < halves < 3e-3, "between nodes there are halves"
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b11_no_rank_handles_more_than_two_messages_per_doubling(ranks: int) -> None:
     for rounds, messages in over_mpi(ranks)["messages"]:
         assert rounds >= 5
         assert messages == rounds * 2 * math.ceil(math.log2(ranks))
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b12_all_ranks_make_one_choice_and_make_it_again_when_asked(ranks: int) -> None:
     choices, steps = alike(over_mpi(ranks)["tuning"])
     assert all(size in PAIRS[0] and count in PAIRS[1] for size, count in choices)
     assert steps == [1 + 4 * 3, 4 * 3], "the first step only begins to count; each of four is tried for two after one"
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 @pytest.mark.parametrize("scale", ["1", "1e+06", "1e-09"])
 def test_b13_halves_are_scaled_so_that_none_is_lost(ranks: int, scale: str) -> None:
     found = alike(over_mpi(ranks)["codecs"])
@@ -105,7 +106,7 @@ def test_b13_halves_are_scaled_so_that_none_is_lost(ranks: int, scale: str) -> N
     assert 0 < found[f"bf16 {scale}"][1] < 1.6e-2
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b14_codecs_are_plugged_in_and_all_ranks_decode_the_same_bits(ranks: int) -> None:
     found = alike(over_mpi(ranks)["codecs"])
     assert len(found) == 3 * len(CODECS)
@@ -113,13 +114,13 @@ def test_b14_codecs_are_plugged_in_and_all_ranks_decode_the_same_bits(ranks: int
     assert found["own 1"][1] == 0
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b14_what_top_k_leaves_out_is_sent_later_also_after_a_restart(ranks: int) -> None:
     missing, without = alike(over_mpi(ranks)["residual"])
     assert missing < 1e-3 < 1 < without
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b15_what_is_not_finite_is_named_with_its_rank_on_all_ranks(ranks: int) -> None:
     said, unchecked = alike(over_mpi(ranks)["not_finite"])
     wanted = f"tensor 'small.07' is not finite on rank {ranks - 1}; no rank changed it True True"
@@ -132,7 +133,7 @@ def test_b16_threads_of_one_process_see_what_processes_see(name: str) -> None:
     assert on_threads(name, 3) == over_mpi(3)[name]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b17_every_collective_in_orders_of_the_ranks_own(ranks: int) -> None:
     found, twice = alike(over_mpi(ranks)["operations"])
     assert found == {
@@ -145,19 +146,19 @@ def test_b17_every_collective_in_orders_of_the_ranks_own(ranks: int) -> None:
     assert "is announced a second time while it is under way" in twice
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b18_whoever_asked_is_told_of_every_step(ranks: int) -> None:
     assert alike(over_mpi(ranks)["callbacks"])[1] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_ranks_without_data_join(ranks: int) -> None:
     for rank, (means, last, after, mean) in enumerate(over_mpi(ranks)["uneven"]):
         assert means == [(step + ranks - 1) / 2 for step in range(rank + 1)], "over the ranks that have data"
         assert (last, after, mean) == (ranks - 1, ranks, (ranks - 1) / 2)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_what_differs_between_ranks_is_one_error_on_all(ranks: int) -> None:
     shapes, dtypes, names, settings = alike(over_mpi(ranks)["mismatched"])
     assert "'w' is not the same on all ranks: sum of float64[3] on rank" in shapes
@@ -169,7 +170,7 @@ def test_what_differs_between_ranks_is_one_error_on_all(ranks: int) -> None:
     assert "streams=2" in settings
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_what_is_late_is_named_with_the_ranks_that_lack_it(ranks: int) -> None:
     seen = over_mpi(ranks)["late"]
     told_by = {rank: told for rank, (told, _, _) in enumerate(seen) if told}
@@ -179,7 +180,7 @@ def test_what_is_late_is_named_with_the_ranks_that_lack_it(ranks: int) -> None:
         assert 0.9 < waited_s < 3
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_who_shuts_down_while_others_wait_is_named(ranks: int) -> None:
     error = alike(over_mpi(ranks)["left_behind"])
     assert "rank 0 shut down without it" in error

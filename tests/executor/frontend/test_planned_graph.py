@@ -30,6 +30,7 @@ from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.space.request import Pins, Request
 from tests.executor.worlds import on_ranks
 from tests.strategy.models.test_recorded import recorded
+from tests.support.long_cases import long_but
 
 ROWS, WIDTH, CLASSES = 16, 8, 3
 RNG = np.random.default_rng(0)
@@ -151,18 +152,17 @@ def test_what_a_plan_leaves_is_a_state_like_any_other() -> None:
         np.testing.assert_allclose(found, alone(), rtol=2e-5)
 
 
-def test_a_recorded_preset_is_searched_like_the_preset() -> None:
+@pytest.mark.parametrize("cluster", long_but([machine(2), find_cluster("dgx-a100:2")], 0), ids=["few", "many"])
+def test_a_recorded_preset_is_searched_like_the_preset(cluster: Cluster) -> None:
     """Few devices and many: the same configuration, objective and bound."""
     model = find_model("gpt-tiny")
-    for cluster in (machine(2), find_cluster("dgx-a100:2")):
 
-        def found(one: Any, cluster: Cluster = cluster) -> Any:
-            limit = cluster.largest_memory_bytes
-            request = Request("gpt", one, Training(8), CostModel(cluster, {}), limit)
-            plan = best_plan(request, time_limit_s=300.0)
-            return plan.config, plan.claims.objective_s, plan.claims.step_time_s
+    def found(one: Any) -> Any:
+        request = Request("gpt", one, Training(8), CostModel(cluster, {}), cluster.largest_memory_bytes)
+        plan = best_plan(request, time_limit_s=300.0)
+        return plan.config, plan.claims.objective_s, plan.claims.step_time_s
 
-        assert found(recorded(model)) == found(model)
+    assert found(recorded(model)) == found(model)
 
 
 def test_unlike_blocks_are_searched_too() -> None:

@@ -68,6 +68,7 @@ def plan_of_two_nodes() -> Plan:
     return plan_by_rules(request(4, training, model=MODEL, per_node=2), config_of(training, dp=4), ("data", "tensor"))
 
 
+@pytest.mark.long
 def test_a_training_goes_on_two_levels_and_its_timeline_has_one_clock(tmp_path: Path) -> None:
     mpiexec, plan = two_nodes(tmp_path), plan_of_two_nodes()
     tasks = [actor.task for actor in program_of(plan).actors]
@@ -90,7 +91,7 @@ def test_a_training_goes_on_two_levels_and_its_timeline_has_one_clock(tmp_path: 
     assert max(early_ns) < 50_000_000, "nobody ends an exchange before the last has begun it"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_profile_measures_both_levels(tmp_path: Path) -> None:
     mpiexec = two_nodes(tmp_path)
     ended = Job(tmp_path, "profile", "--out", "cal.json", "--write", "two.toml", ranks=4, mpiexec=mpiexec).wait()

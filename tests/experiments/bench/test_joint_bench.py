@@ -65,6 +65,7 @@ def test_the_summary_counts() -> None:
     assert "slower" in table([compared(ours=1.0, slower=2.0)])
 
 
+@pytest.mark.long
 def test_the_verb_prints_a_document_or_a_table(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint_problems, "joint_problems", lambda count, seed: [TINY])
     said = command("bench", "joint", "--time-limit", "5", "--pairs", "1", "--json")

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from experiments.explanation.certainty import (
+    ALONE,
     DRAWS,
+    WITHOUT_INTERVALS,
     Certainty,
     best_by_draw,
     certainty,
@@ -180,20 +182,20 @@ def _plans(names: Sequence[str]) -> list[Plan]:
 def test_plans_that_are_searched_for_are_compared_while_there_is_time() -> None:
     plans = _plans(["data", "tensor", "zero"])
     found = certainty_among(plans, None, UNLIMITED)
-    assert found is not None
+    assert isinstance(found, Certainty)
     assert [one.config for one in found.standings] == [plan.config for plan in plans]
     assert sum(one.probability for one in found.standings) == pytest.approx(1)
     assert "the data sheet's intervals" in str(found)
     late = certainty_among(plans, None, Budget.of(0.0))
-    assert late is not None
+    assert isinstance(late, Certainty)
     assert len(late.standings) == 2
 
 
 def test_one_plan_alone_and_constants_without_intervals_say_nothing() -> None:
     plan, calibration = _calibrated("data")
-    assert certainty_among([plan], calibration, UNLIMITED) is None
-    assert certainty_among([plan, plan], None, UNLIMITED) is None
+    assert certainty_among([plan], calibration, UNLIMITED) is ALONE
+    assert certainty_among([plan, plan], None, UNLIMITED) is WITHOUT_INTERVALS
     found = certainty_among([plan, plan], calibration, UNLIMITED)
-    assert found is not None
+    assert isinstance(found, Certainty)
     assert found.document()["intervals"] == "calibration"
     assert isinstance(plan.cost, CostModel)

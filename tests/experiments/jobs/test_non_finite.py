@@ -10,12 +10,15 @@ from executor.checkpoint import latest
 from tests.mpi.faults import losses_of, never_killed
 from tests.mpi.jobs import Job, run_well
 from tests.mpi.plans import MODEL, write_small_plan
+from tests.support.long_cases import long_but
 
 pytestmark = pytest.mark.mpi
 STEP = 4
 
 
-@pytest.mark.parametrize(("layout", "ranks", "victim"), [("mixed", 2, 1), ("stages", 4, 2), ("tensor", 2, 0)])
+@pytest.mark.parametrize(
+    ("layout", "ranks", "victim"), long_but([("mixed", 2, 1), ("stages", 4, 2), ("tensor", 2, 0)], 0)
+)
 def test_the_first_op_is_named_and_the_state_before_it_saved(
     tmp_path: Path, layout: str, ranks: int, victim: int
 ) -> None:

@@ -14,6 +14,7 @@ from tests.mpi.disks import STALL_S
 from tests.mpi.faults import losses_of, never_killed
 from tests.mpi.jobs import Job, run, run_well
 from tests.mpi.plans import write_small_plan
+from tests.support.long_cases import long_but
 
 pytestmark = pytest.mark.mpi
 
@@ -65,8 +66,18 @@ def test_an_interrupted_job_ends_the_save_under_way_and_saves_once_more(tmp_path
     assert list((tmp_path / "saved").glob("*.tmp")) == []
 
 
-@pytest.mark.parametrize("launched", [False, True])
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code", "launched"),
+    long_but(
+        [
+            (signal.SIGINT, 130, False),
+            (signal.SIGINT, 130, True),
+            (signal.SIGTERM, 143, False),
+            (signal.SIGTERM, 143, True),
+        ],
+        *(1, 2),
+    ),
+)
 def test_an_interrupted_job_saves_and_goes_on_later(
     tmp_path: Path, signum: signal.Signals, code: int, launched: bool
 ) -> None:

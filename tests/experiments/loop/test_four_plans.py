@@ -74,6 +74,7 @@ def plan_of(model: str, name: str) -> Plan:
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 @pytest.mark.parametrize("model", CASES)
 def test_four_ranks_learn_what_one_learns(model: str, tmp_path: Path) -> None:
     plans = [plan_of(model, name) for name in CASES[model]]

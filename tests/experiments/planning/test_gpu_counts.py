@@ -10,7 +10,8 @@ import pytest
 
 from experiments.cli import main
 from experiments.figures.counts_figure import draw, figure, interval
-from experiments.planning.gpu_counts import CountAnswer, TrainingCost, clusters_of_gpus, on_front
+from experiments.planning.gpu_counts import CountAnswer, clusters_of_gpus, on_front
+from experiments.planning.training_cost import TrainingCost
 from strategy.hardware.presets import find_cluster
 from strategy.passes.training import Training
 from strategy.plan.plan import read_plan

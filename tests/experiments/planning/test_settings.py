@@ -74,7 +74,7 @@ def test_a_setting_is_given_once() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_in_fp16_says_which_steps_it_skipped(
     command: Command, sbplan: Sbplan, mpiexec: str, tmp_path: Path
 ) -> None:

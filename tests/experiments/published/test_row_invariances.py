@@ -38,7 +38,8 @@ HOST = 0.1
 TOKENS, WIDTH = 2048, 1024
 """Products are large from so many tokens and so much of the model's width on a device on; twice it for 8 bits.
 
-Smaller ones last as long as a launch; adapters, or casts, move more than they save.
+Smaller ones last as long as a launch, and casts move more than they save. Of adapters the tokens alone count: where a
+model is narrow, they cost no more than they save.
 """
 
 
@@ -115,7 +116,7 @@ def large(job: Job, times: int = 1) -> bool:
 
 
 def adapted(cells: Cells, job: Job) -> Cells | None:
-    if job.frozen or not large(job):
+    if job.frozen or job.micro_batch * job.seq / job.cp < TOKENS:
         return None
     return cells | {"arch": f"{cells['arch'] or 'gpt'} LoRA rank 16"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.published.cells import INPUTS, MORE, Unsupported
-from experiments.published.row_shapes import adapter_rank, shapes_of
+from experiments.published.row_shapes import adapter_rank, guessed_of_model, shapes_of
 from strategy.closed_form.job import Shape
 
 
@@ -31,8 +31,7 @@ def test_the_name_of_a_model_is_read_only_where_its_dimensions_are_blank() -> No
     assert shape(model="deepseekv3", arch="gpt") == shape(model="", arch="gpt")
     public = shape(model="Qwen3_30B_a3B", hidden="", layers="", heads="")
     assert (public.hidden, public.experts) == (2048, 128)
-    with pytest.raises(Unsupported, match="no public configuration known of 'x'"):
-        shape(model="x", hidden="")
+    assert shape(model="x", hidden="", layers="", heads="", params_b="7").hidden == 4224, "33 layers of 4,224"
 
 
 def test_a_t5_has_encoder_and_decoder_and_few_logits() -> None:
@@ -74,8 +73,17 @@ def test_a_hybrid_is_its_pattern() -> None:
     assert (found.layers, found.mamba_layers, found.attention_layers) == (8, 4, 1)
     assert (found.dense_layers, found.moe_layers, found.mamba_inner) == (2, 1, 512)
     assert shape(arch="hybrid M-*").mamba_inner == 1024
-    with pytest.raises(Unsupported, match="arch: got the pattern 'MX'"):
-        shape(arch="hybrid MX")
+    usual = shape(arch="hybrid MX")
+    assert (usual.mamba_layers, usual.attention_layers, usual.dense_layers) == (6, 1, 5), "12 layers in the usual order"
+
+
+def test_what_has_to_be_guessed_of_a_model_is_named() -> None:
+    assert guessed_of_model(cells(arch="gpt")) == []
+    assert guessed_of_model(cells(arch="gpt", layers="")) == ["layers"]
+    assert guessed_of_model(cells(arch="hybrid MX")) == guessed_of_model(cells(arch="")) == ["arch"]
+    assert guessed_of_model(cells(arch="gpt", hidden="", model="x", params_b="7")) == ["hidden"]
+    assert guessed_of_model(cells(arch="gpt", hidden="", model="x")) == ["model"]
+    assert guessed_of_model(cells(arch="gpt", hidden="", model="Llama-3.1-8B")) == []
 
 
 def test_adapters_have_the_rank_that_is_said() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from experiments.published.cells import INPUTS, MORE, Unsupported
+from experiments.published.cells import INPUTS, MORE
 from experiments.published.rows import Row, candidates, defaults
 from strategy.closed_form.job import Job
+from strategy.hardware.devices import DEVICES, GIB
 
 
 def cells(**given: str) -> dict[str, str]:
@@ -39,8 +38,7 @@ def test_selective_recompute_names_modules() -> None:
     assert job(recompute="selective").modules == ("core_attn",)
     assert job(recompute="selective", framework="torchtitan").modules == ("per-op",)
     assert job(recompute="selective(per-op)", framework="torchtitan").modules == ("per-op",)
-    with pytest.raises(Unsupported, match="recompute: got 'wings', expected modules of core_attn"):
-        jobs(recompute="selective(wings)")
+    assert job(recompute="selective(wings)").modules == ("core_attn",), "none of those that are known"
 
 
 def test_the_number_of_micro_batches_stands_in_for_what_is_blank() -> None:
@@ -84,14 +82,15 @@ def test_the_number_of_gpus_goes_before_that_of_replicas() -> None:
     assert "dp 16, by the number of GPUs" in defaults(Row(2, contradicts, candidates(contradicts)))
     assert "dp" not in defaults(Row(2, cells(dp="16"), candidates(cells(dp="16"))))
     assert job(dp="3", num_gpus="").gpus == 12
-    with pytest.raises(Unsupported, match="is not num_gpus 63"):
-        jobs(dp="8", num_gpus="63")
+    assert (job(num_gpus="63").gpus, job(num_gpus="3").gpus) == (60, 4), "whole replicas, and one at least"
+    assert job(num_gpus="63").guessed == ("num_gpus",)
 
 
 def test_what_is_tuned_for_benchmarks_multiplies_8_bits_where_nothing_is_said() -> None:
     blank = {"framework": "Megatron-Bridge (NeMo)", "dtype": "", "recompute": ""}
     assert [(one.precision, one.recompute) for one in jobs(**blank)] == [("eight", "none")]
     assert {one.precision for one in jobs(**blank | {"gpu": "A100"})} == {"half"}
+    assert job(**blank).guessed == ()
     assert {one.precision for one in jobs(**blank | {"framework": "InternEvo"})} == {"half"}
 
 
@@ -105,3 +104,24 @@ def test_attention_of_old_deterministic_tests_is_not_fused_but_that_of_releases_
 def test_what_was_taken_is_said() -> None:
     blank = cells(micro_batch="", recompute="")
     assert defaults(Row(2, blank, candidates(blank))) == "micro_batch 1 or 2; recompute none or selective or full"
+
+
+def test_systems_that_share_all_out_do_so_where_a_row_is_blank() -> None:
+    open_cut = {"tp": "", "pp": "", "cp": "", "vpp": "", "zero_stage": ""}
+    for framework in ("torchtitan", "llm-foundry (Composer FSDP)", "NeMo AutoModel"):
+        found = job(framework=framework, **open_cut)
+        assert (found.tp, found.pp, found.cp, found.zero, found.guessed) == (1, 1, 1, 3, ())
+    (cut,) = {(one.tp * one.pp, one.guessed) for one in jobs(**open_cut, params_b="8")}
+    assert cut == (2, ("cut",)), "as little as half of the memory holds"
+
+
+def test_a_device_without_a_sheet_is_the_middle_one_of_its_memory() -> None:
+    rates = {one.half for one in DEVICES.values() if one.memory_bytes == 80 * GIB}
+    stand_in = job(gpu="NPU-9", gpu_mem_gb="80").device
+    assert min(rates) < stand_in.half < max(rates)
+    assert stand_in.name == "unknown"
+
+
+def test_what_is_not_known_by_name_is_guessed() -> None:
+    found = job(framework="Caffe", dtype="int3", recompute="full")
+    assert (found.framework, found.precision, found.guessed) == ("unknown", "half", ("framework", "dtype"))

@@ -43,7 +43,7 @@ def test_figures_are_as_published(name: str) -> None:
     assert all(figure.within for figure in found), as_table(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_figures_of_tuning_are_as_published() -> None:
     found = [exchange_figures.tuner(), exchange_figures.growth()]
     assert all(figure.within for figure in found), as_table(found)

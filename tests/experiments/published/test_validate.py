@@ -110,8 +110,8 @@ def test_all_reduces_between_gpus_without_a_sheet_are_left_out() -> None:
     assert np.isfinite(measured.seconds).all()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_held_out_runs_are_predicted_as_well_as_promised(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from experiments.command.arguments import DEVICE_MTBF, RESTART, STORAGE, add_failures
-from experiments.planning.gpu_counts import training_cost
-from experiments.studies.job_failures import MOMENTS, FailureRates, read_failure_rates, saved_bytes
+from experiments.planning.training_cost import training_cost
+from experiments.studies.job_failures import MOMENTS, FailureRates, read_failure_rates, size_of
 from simulator.goodput import Failures, goodput, simulate_goodput
 from strategy.base.errors import InputError
 from strategy.graph.graph import Role
@@ -23,6 +23,7 @@ from tests.experiments.conftest import Command
 from tests.support.small_plans import MODEL, config_of, request
 
 ASKED = request(4, Training(8), per_node=2)
+SIZE = size_of(ASKED)
 HOUR_S = 3600.0
 
 
@@ -34,7 +35,7 @@ def rates(*words: str) -> FailureRates | None:
 
 def test_what_is_lost_is_what_a_random_history_loses() -> None:
     """Four GPUs that fail every 40 hours each, saves of a minute, ten minutes until training goes on."""
-    found = FailureRates(40 * HOUR_S, 600.0, 1e9, 60.0).lost(ASKED, 1.0)
+    found = FailureRates(40 * HOUR_S, 600.0, 1e9, 60.0).lost(SIZE, 1.0)
     assert (found.mtbf_s, found.stall_s) == (10 * HOUR_S, 60.0)
     assert found.checkpoint_interval_s == pytest.approx(math.sqrt(2 * 60 * 10 * HOUR_S), rel=0.05), "Young 1974"
     failures = Failures(10 * HOUR_S, 600.0, 60.0)
@@ -46,8 +47,8 @@ def test_what_is_lost_is_what_a_random_history_loses() -> None:
 
 def test_a_save_takes_what_its_bytes_take_on_the_way_to_storage() -> None:
     two_nodes = FailureRates(1e8, 0.0, 1e3)
-    assert two_nodes.stall_s(ASKED) == saved_bytes(ASKED) / 2e3
-    assert dataclasses.replace(two_nodes, save_s=7.0).stall_s(ASKED) == 7.0
+    assert two_nodes.stall_s(SIZE) == SIZE.checkpoint_bytes / 2e3
+    assert dataclasses.replace(two_nodes, save_s=7.0).stall_s(SIZE) == 7.0
 
 
 @pytest.mark.parametrize("optimizer", Optimizer)
@@ -59,21 +60,21 @@ def test_saved_are_the_variables_of_a_training(optimizer: Optimizer) -> None:
     held = sum(value.spec.nbytes for value in graph.values.values() if value.role is Role.VARIABLE)
     asked = dataclasses.replace(ASKED, training=training)
     slack = 0.4 if optimizer is Optimizer.MUON else 0.01
-    assert held == pytest.approx(saved_bytes(asked), rel=slack)
+    assert held == pytest.approx(size_of(asked).checkpoint_bytes, rel=slack)
 
 
 def test_days_have_in_them_what_is_lost() -> None:
     failing = FailureRates(40 * HOUR_S, 600.0, 1e9, 60.0)
-    without, found = (training_cost(ASKED, 10**6, 0.5, one) for one in (None, failing))
+    without, found = (training_cost(SIZE, 10**6, 0.5, one) for one in (None, failing))
     assert without.lost is None
-    assert found.lost == failing.lost(ASKED, 0.5)
+    assert found.lost == failing.lost(SIZE, 0.5)
     assert found.days == pytest.approx(without.days / found.lost.goodput)
     assert found.gpu_hours == pytest.approx(without.gpu_hours / found.lost.goodput)
     assert found.steps == without.steps
 
 
 def test_a_save_comes_after_a_step_at_least() -> None:
-    assert FailureRates(40 * HOUR_S, 0.0, 1e9, 0.0).lost(ASKED, 30.0).checkpoint_interval_s == 30.0
+    assert FailureRates(40 * HOUR_S, 0.0, 1e9, 0.0).lost(SIZE, 30.0).checkpoint_interval_s == 30.0
 
 
 def test_flags_have_defaults_that_the_answer_tells() -> None:
@@ -81,11 +82,11 @@ def test_flags_have_defaults_that_the_answer_tells() -> None:
     found = rates()
     assert found == FailureRates(50_000 * HOUR_S, 300.0, 2e9)
     for word in ("50,000 h (--mtbf", "5 min (--restart)", "2 GB/s of each node (--storage)"):
-        assert word in found.text(ASKED)
+        assert word in found.text(SIZE)
     assert rates("--mtbf", "never") is None
     given = rates("--mtbf", "10 h", "--save", "3 s")
     assert given == FailureRates(10 * HOUR_S, 300.0, 2e9, 3.0)
-    assert "a save stops training for 3 s (--save)" in given.text(ASKED)
+    assert "a save stops training for 3 s (--save)" in given.text(SIZE)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_mistakes_are_told(words: list[str], message: str) -> None:
 
 def test_failures_that_leave_no_time_are_told() -> None:
     with pytest.raises(InputError, match=r"no training is ever over.*a longer --mtbf"):
-        FailureRates(1.0, 3600.0, 1e9, 60.0).lost(ASKED, 1.0)
+        FailureRates(1.0, 3600.0, 1e9, 60.0).lost(SIZE, 1.0)
 
 
 def test_a_search_tells_days_with_failures(command: Command, tmp_path: Path) -> None:

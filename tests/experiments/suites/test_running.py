@@ -123,6 +123,7 @@ def test_a_suite_that_was_killed_goes_on(suite: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_ranks_share_the_experiments_out(suite: Path, tmp_path: Path) -> None:
     suite.write_text(SUITE + '\n[[experiments]]\nkind = "loop"\nname = "trains"\n')
     process = started(suite, tmp_path / "runs", find_mpiexec(), "-n", 3)

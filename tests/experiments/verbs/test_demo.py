@@ -15,7 +15,7 @@ from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
 from tests.mpi.jobs import Ended, Job, run, run_well
 
-pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+pytestmark = pytest.mark.mpi
 RANKS, BLOCKS, STEPS = 2, 3, 3
 KEYS = {
     "plans",
@@ -40,6 +40,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
     return run_well(folder, "demo", *arguments, timeout_s=280), folder / "shown"
 
 
+@pytest.mark.long
 def test_the_document_holds_what_others_read(demo: tuple[Ended, Path]) -> None:
     (document,) = demo[0].documents
     assert set(document) >= KEYS
@@ -65,6 +66,7 @@ def test_the_document_holds_what_others_read(demo: tuple[Ended, Path]) -> None:
     assert all(width >= 0 for width in document["half_width"].values())
 
 
+@pytest.mark.long
 def test_all_plans_learn_the_same(demo: tuple[Ended, Path]) -> None:
     (document,) = demo[0].documents
     assert document["max_loss_difference"] <= 1e-3
@@ -75,6 +77,7 @@ def test_all_plans_learn_the_same(demo: tuple[Ended, Path]) -> None:
     assert document["max_loss_difference"] == pytest.approx(spread, abs=1e-12)
 
 
+@pytest.mark.long
 def test_what_the_demo_leaves_is_whole(demo: tuple[Ended, Path]) -> None:
     ended, folder = demo
     (document,) = ended.documents
@@ -95,6 +98,7 @@ def test_what_the_demo_leaves_is_whole(demo: tuple[Ended, Path]) -> None:
         assert len(content) > 10_000
 
 
+@pytest.mark.long
 def test_people_see_a_table(demo: tuple[Ended, Path]) -> None:
     ended, _ = demo
     (document,) = ended.documents

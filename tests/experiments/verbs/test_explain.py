@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.explanation.certainty import ALONE, WITHOUT_INTERVALS
 from experiments.explanation.simulated import read_simulated
 from experiments.explanation.why_not import Refusal, Undecided, pinned_request, why_not
 from experiments.verbs.explain import why_not_answer
@@ -173,7 +174,8 @@ def test_how_sure_it_is_which_of_two_plans_is_the_faster_one(
         assert f"{one} is the fastest of 2 plans that were simulated, with probability" in said.err
         found.append(best["probability"])
     assert sum(found) == pytest.approx(1)
-    assert json.loads(command("explain", small_file, "--json").out)["best"] is None
+    alone = json.loads(command("explain", small_file, "--json").out)
+    assert (alone["best"], alone["best_left_out"]) == (None, ALONE.reason)
 
 
 def test_plans_next_to_it_are_compared_by_its_calibration(command: Command, tmp_path: Path) -> None:
@@ -189,9 +191,10 @@ def test_plans_next_to_it_are_compared_by_its_calibration(command: Command, tmp_
     words = ("explain", path, "--others", "1", "--time-limit", "60", "--json")
     said = command(*words)
     assert said.code == 0, said.err
-    (other,) = json.loads(said.out)["others"]
-    assert (other["settings"], json.loads(said.out)["best"]) == ("dp=1 tp=2 pp=1", None)
-    assert "how sure that is, --calibration tells" in said.err
+    found = json.loads(said.out)
+    assert (found["others"][0]["settings"], found["best"]) == ("dp=1 tp=2 pp=1", None)
+    assert found["best_left_out"] == WITHOUT_INTERVALS.reason
+    assert f"how sure it is to be the fastest is not known: {WITHOUT_INTERVALS.reason}" in said.err
     best = json.loads(command(*words, "--calibration", constants).out)["best"]
     assert best["intervals"] == "calibration"
     assert [one["config"]["tp"] for one in best["plans"]] == [1, 2]

@@ -29,6 +29,7 @@ from experiments.verbs.figures import STORED, latest
 from tests.experiments.conftest import Command
 
 
+@pytest.mark.long
 def test_the_command_draws_the_same_bytes_twice(command: Command, tmp_path: Path) -> None:
     found = []
     for name in ("one", "two"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,37 @@ def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture
     assert (found["search"], found["search_left_out"], found["not_understood"]) == (None, "--no-search", [])
     tokens = found["tokens_per_s_per_gpu"]
     assert tokens == pytest.approx(64 * 8192 / found["step_time_s"] / 64)
-    assert found["training"]["days"] == pytest.approx(15e12 / tokens / 64 / 86400, rel=1e-6)
+    training = found["training"]
+    kept = training["lost"]["goodput"]
+    assert training["days"] == pytest.approx(15e12 / tokens / 64 / 86400 / kept, rel=1e-6)
+    assert training["lo_days"] < training["days"] < training["hi_days"]
     assert sum(found["memory_by_cause"].values()) == found["peak_memory_bytes"]
     assert found["unused"]["lr_scheduler.warmup_steps"] == "figures of the optimiser and its schedule"
     assert set(found["unpriced"]) == {"compile.components", "compile.enable"}
     assert found["defaults"]["parallelism.fsdp_reshard_after_forward"] == "default"
     assert document(capsys, str(LLAMA), *words) == found, "the same every time"
+
+
+def test_days_have_failures_in_them_as_those_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight nodes write the state of 8.03 billion parameters under AdamW; a GPU in 64 fails every 100 hours."""
+    words = (str(LLAMA), "--gpus", "64", "--gpu", "h100", "--no-search", "--tokens", "1B")
+    never = document(capsys, *words, "--mtbf", "never")["training"]
+    failing = document(capsys, *words, "--mtbf", "6400 h", "--storage", "1 GB/s")["training"]
+    assert never["lost"] is None
+    lost = failing["lost"]
+    assert lost["mtbf_s"] == 100 * 3600
+    assert lost["stall_s"] == pytest.approx(3 * 4 * 8.03e9 / 8e9, rel=0.01)
+    assert failing["days"] == pytest.approx(never["days"] / lost["goodput"])
+    assert main(["price", *words]) == 0
+    said = capsys.readouterr().err
+    assert "assumed: a GPU fails every 50,000 h (--mtbf" in said
+    assert re.search(r"days \(.* to .*\), .* GPU-hours; \d\d\.\d% of the time is kept", said)
+
+
+def test_fewer_tokens_than_a_step_takes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (str(LLAMA), "--gpus", "64", "--gpu", "h100", "--no-search", "--tokens", "7")
+    assert main(["price", *words]) == 2
+    assert "--tokens: less than a step (got 7, expected at least the 524288 of one step)" in capsys.readouterr().err
 
 
 def test_the_search_says_what_it_would_do_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

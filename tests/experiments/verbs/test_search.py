@@ -47,6 +47,7 @@ KEYS = [
     "hfu",
     "runners_up",
     "best",
+    "best_left_out",
     "plan",
 ]
 CONFIG = [
@@ -140,6 +141,7 @@ def test_a_free_search_is_no_worse_than_its_runners_up(command: Command, tmp_pat
     assert 2 <= len(best["plans"]) <= 1 + len(found["runners_up"])
     assert sum(one["probability"] for one in best["plans"]) == pytest.approx(1)
     assert best["probability"] == first["probability"]
+    assert found["best_left_out"] is None
     assert f"with probability {best['probability']:.2f}" in said.err
     assert 0 <= found["gap"] == pytest.approx(1 - found["lower_bound_s"] / found["objective_s"])
 
@@ -575,7 +577,7 @@ def test_what_is_too_large_or_too_short_ends_in_words(
     assert message in said.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_signal_ends_it_with_the_best_plan(tmp_path: Path) -> None:
     """What had no time has no bound of its own; the plan is whole. Progress says when there is something to keep."""
     out = tmp_path / "plan.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import DType
 from tests.mpi.jobs import Ended, run, run_well
 from tests.mpi.plans import DEGREES, LAYOUTS, small_plan, write_small_plan
+from tests.support.long_cases import long_but
 
 pytestmark = pytest.mark.mpi
 STEPS = 7
@@ -98,8 +100,12 @@ def relative(a: list[float], b: list[float]) -> float:
     return max(abs(x - y) / abs(y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64])
-@pytest.mark.parametrize("layout", ["stages", "grid", "mixed", "ring", "groups"])
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    long_but(
+        itertools.product(("stages", "grid", "mixed", "ring", "groups"), (DType.FLOAT32, DType.FLOAT64)), 0, 4, 7, 8
+    ),
+)
 def test_a_plan_learns_what_one_rank_learns(trained: Train, layout: str, dtype: DType) -> None:
     found, alone = trained(layout, dtype), trained("alone", dtype)
     assert found.checkpoint.step == alone.checkpoint.step == STEPS

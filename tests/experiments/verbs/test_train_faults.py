@@ -18,18 +18,22 @@ from executor.supervision.environment import find_mpiexec
 from tests.mpi.faults import Fault, check_fault, find_failure, losses_of, never_killed
 from tests.mpi.jobs import ROOT, Job, run_well
 from tests.mpi.plans import write_small_plan
+from tests.support.long_cases import long_but
 
 pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        Fault("mixed", "rank", victim=1, launched=False),
-        Fault("stages", "rank", victim=2, launched=True),
-        Fault("mixed", "guard", victim=1, launched=True),
-        Fault("mixed", "guard", victim=0, launched=False),
-    ],
+    long_but(
+        [
+            Fault("mixed", "rank", victim=1, launched=False),
+            Fault("stages", "rank", victim=2, launched=True),
+            Fault("mixed", "guard", victim=1, launched=True),
+            Fault("mixed", "guard", victim=0, launched=False),
+        ],
+        *(0, 2),
+    ),
     ids=str,
 )
 def test_a_killed_rank_ends_the_job_and_the_training_goes_on(tmp_path: Path, fault: Fault) -> None:

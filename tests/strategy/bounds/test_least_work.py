@@ -23,6 +23,7 @@ from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import examine
 from strategy.space.candidate_space import free_rules
 from strategy.space.request import Request
+from tests.support.long_cases import long_but
 from tests.support.small_plans import request
 
 LONG = GptConfig(layers=2, width=64, heads=2, sequence=512, vocabulary=101)
@@ -37,7 +38,7 @@ def on_gpus(model: Model, precision: Precision, cluster: str, devices: int) -> R
     return replace(request(devices, Training(global_batch=4, precision=precision), model=model), cost=cost)
 
 
-@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16, Precision.FP16])
+@pytest.mark.parametrize("precision", long_but([Precision.FULL, Precision.BF16, Precision.FP16], 0, 1))
 @pytest.mark.parametrize("model", [LONG, EXPERTS], ids=["long", "experts"])
 @pytest.mark.parametrize(("dp", "tp", "micro"), [(2, 2, 1), (1, 4, 2), (4, 1, 1)])
 def test_no_layout_takes_less(model: Model, precision: Precision, dp: int, tp: int, micro: int) -> None:

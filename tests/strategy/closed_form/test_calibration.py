@@ -43,10 +43,11 @@ def test_a_constant_that_a_file_lacks_keeps_its_prior(tmp_path: Path) -> None:
     assert read_constants(path).constants == {constant.name: constant.prior for constant in DECLARED}
 
 
-def test_a_file_may_lack_errors_of_memory(tmp_path: Path) -> None:
+def test_a_file_may_lack_errors_of_memory_and_costs_of_guesses(tmp_path: Path) -> None:
     path = tmp_path / "constants.json"
-    path.write_text(json.dumps({key: value for key, value in FILE.items() if key != "memory"}))
-    assert read_constants(path).memory is None
+    path.write_text(json.dumps({key: value for key, value in FILE.items() if key not in ("memory", "guesses")}))
+    found = read_constants(path)
+    assert (found.memory, found.guesses) == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,8 @@ def test_a_file_may_lack_errors_of_memory(tmp_path: Path) -> None:
         ({"memory": FILE["memory"] | {"scales": {"nemo": 0}}}, "scales above 0"),
         ({"memory": FILE["memory"] | {"runs": "many"}}, "no errors of memory"),
         ({"memory": 3}, "no errors of memory"),
+        ({"guesses": 3}, "no costs of guesses"),
+        ({"guesses": {"seq": -1}}, "not a possible cost"),
     ],
 )
 def test_a_broken_file_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -84,6 +84,16 @@ def test_what_was_not_run_widens_and_is_named() -> None:
     assert widths == pytest.approx([1 + 0.05 * math.log2(max(times / 2, 1)) for times in (2, 4, 32)])
 
 
+def test_what_was_guessed_adds_as_independent_errors_do() -> None:
+    guesses = {"seq": 0.3, "gpu": 0.4}
+    known = half_width(BASE, KNOWN)
+    guessed = replace(BASE, guessed=("seq", "gpu"))
+    assert extrapolated(guessed, KNOWN) == ("seq guessed", "gpu guessed")
+    assert half_width(guessed, KNOWN, guesses) == pytest.approx(math.hypot(known, 0.3, 0.4))
+    unmeasured = replace(BASE, guessed=("cut",))
+    assert half_width(unmeasured, KNOWN, guesses) == pytest.approx(math.hypot(known, 0.4)), "the dearest, to be safe"
+
+
 def test_kinds_tell_what_a_model_is_made_of() -> None:
     shapes = {
         "dense": GPT, "hybrid": replace(GPT, mamba_layers=4), "latent": replace(GPT, kv_rank=64, moe_layers=2),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from strategy.closed_form.job import Jobs
-from strategy.closed_form.work import measure
+from strategy.closed_form.job import Jobs, Shape
+from strategy.closed_form.work import measure, trained_parameters
 from tests.strategy.closed_form.conftest import Make
 
 
@@ -31,3 +32,12 @@ def test_the_work_of_some_jobs_is_counted_of_those_alone(job: Make) -> None:
     assert len(taken) > 40
     for name, one in taken.items():
         assert one.tobytes() == alone[name].tobytes(), name
+
+
+def test_trained_are_all_parameters_of_a_model_or_its_adapters(job: Make) -> None:
+    """Llama-3-8B has 8.03 billion; adapters of rank 16 beside both products of attention, 9.4 million."""
+    shape = Shape.transformer(32, 4096, 32, 14336, 128256, kv_heads=8, gated=True, tied=False)
+    llama = job(shape=shape)
+    whole, beside = trained_parameters(Jobs.of([llama, replace(llama, frozen=True, adapter_rank=16)]))
+    assert whole == pytest.approx(8.03e9, rel=1e-3)
+    assert beside == 32 * 16 * ((4096 + 6144) + (4096 + 4096))

@@ -33,7 +33,7 @@ def test_a_power_cap_slows_products_whatever_the_generation_is_called() -> None:
     assert times[0] / times[1] == pytest.approx(slower, rel=0.03)
     assert DEVICES["H100-96"].generation is Generation.HOPPER
     unlike = {sheet.name for sheet in DEVICES.values() if sheet.power != 1}
-    assert unlike == {"H100-96", "B300", "GB300", "MI325X", "MI355X"}
+    assert unlike == {"H100-96", "H100-PCIE", "B300", "GB300", "MI325X", "MI355X"}
 
 
 def test_nodes_of_eight_have_switches_from_ampere_on() -> None:

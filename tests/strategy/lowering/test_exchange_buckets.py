@@ -17,6 +17,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.program import ActKind, Program, neighbours
 from strategy.program.protocol import admit
+from tests.support.long_cases import long_but
 from tests.support.small_plans import config_of, corpus, deduced_plan, reclaimed, request, train
 
 MODEL = GptConfig(layers=3, width=8, heads=2, sequence=4, vocabulary=16)
@@ -73,8 +74,7 @@ def test_a_bucket_holds_so_many_bytes_and_what_is_larger_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("zero", [0, 2, 3])
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize(("count", "overlaps"), long_but([(1, False), (2, False), (1, True), (2, True)], 1, 2))
 def test_no_bit_of_a_training_changes(zero: int, count: int, overlaps: bool) -> None:
     plain = plan_of(zero=zero, count=count, overlaps=overlaps)
     text = corpus(MODEL.vocabulary)

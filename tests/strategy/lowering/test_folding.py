@@ -26,6 +26,7 @@ from strategy.program.program import Program
 from strategy.program.timeline import Timeline
 from strategy.space.axis_orders import strides_of
 from tests.simulator.test_engine import each
+from tests.support.long_cases import long_but
 from tests.support.small_plans import config_of, deduced_plan, request
 
 EVEN = GptConfig(layers=4, width=24, heads=12, sequence=8, vocabulary=48)
@@ -70,10 +71,13 @@ def acts(timeline: Timeline, ranks: set[int]) -> dict[tuple[str, int, int], tupl
 @pytest.mark.parametrize("backend", ["numpy", "cupy"])
 @pytest.mark.parametrize(
     ("degrees", "per_node"),
-    [
-        *(((2, 1, 1), None), ((1, 2, 2), None), ((2, 2, 1), None), ((3, 2, 2), None), ((2, 2, 4), None)),
-        *(((4, 3, 2), None), ((2, 2, 1), 2), ((3, 2, 2), 2), ((2, 2, 4), 2), ((4, 2, 2), 4)),
-    ],
+    long_but(
+        [
+            *(((2, 1, 1), None), ((1, 2, 2), None), ((2, 2, 1), None), ((3, 2, 2), None), ((2, 2, 4), None)),
+            *(((4, 3, 2), None), ((2, 2, 1), 2), ((3, 2, 2), 2), ((2, 2, 4), 2), ((4, 2, 2), 4)),
+        ],
+        *(1, 5, 6, 9),
+    ),
 )
 def test_acts_take_place_when_they_do_among_all(
     degrees: tuple[int, int, int], per_node: int | None, backend: str, monkeypatch: pytest.MonkeyPatch
@@ -90,7 +94,7 @@ def test_acts_take_place_when_they_do_among_all(
 
 
 @pytest.mark.parametrize("order", [("data",), ("pipeline",), ("tensor", "pipeline", "data"), ("data", "pipeline")])
-@pytest.mark.parametrize(("degrees", "per_node"), [((2, 2, 2), 2), ((2, 2, 4), 4), ((4, 2, 2), 4)])
+@pytest.mark.parametrize(("degrees", "per_node"), long_but([((2, 2, 2), 2), ((2, 2, 4), 4), ((4, 2, 2), 4)], 0))
 def test_axes_in_other_orders_fold(
     degrees: tuple[int, int, int], per_node: int, order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from strategy.lowering.made_in_time import made_in_time
 from strategy.lowering.stage_order import stage_order
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
+from tests.support.long_cases import long_but
 from tests.support.random_plans import random_plan_case
 
 
@@ -87,7 +88,7 @@ def test_what_another_stage_waits_for_is_not_put_off() -> None:
     assert drawn(actions, [[0, 1, 2], [3]], [0, 1], [None, None, None, 0]) == "g cast sent | f"
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", long_but(range(4), 1))
 def test_every_act_is_there_once_and_behind_what_it_reads(part: int) -> None:
     late = 0
     for seed in range(100 * part, 100 * part + 15):

@@ -15,6 +15,7 @@ from strategy.lowering.memory import ALIGNMENT, aligned, allocated, fullest, mem
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Actor, OpTask, Port, Program, Register, Stream
 from strategy.sbp.tensor import DType
+from tests.support.long_cases import long_but
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request
 
 A = ALIGNMENT
@@ -121,7 +122,7 @@ OF_ONE_STAGE = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1)
 """With one stage, schedules differ in whether weights' gradients wait."""
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cupy"])
+@pytest.mark.parametrize("backend", long_but(["numpy", "cupy"], 1))
 @pytest.mark.parametrize(
     ("schedule", "degrees"),
     [

@@ -20,10 +20,14 @@ from strategy.plan.plan import read_plan, write_plan
 from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import check, check_under_mpi
 from tests.pytorch.decoders import CONFIGS, FOLDER
+from tests.support.long_cases import long_but
 from tests.support.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
 
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)
 FAMILIES = [name for name in CONFIGS if name != "gpt2"]
+FEW = ["gemma3_text", "gpt_oss", "deepseek_v3"]
+ALL_KINDS = [*FEW, "llama", "olmo2", "gpt_neox", "qwen2_moe", "deepseek_v2"]
+"""Those that have most of the features between them."""
 STEPS = 5
 
 
@@ -68,7 +72,7 @@ def test_the_formula_counts_what_is_declared(name: str) -> None:
     assert sum(math.prod(parameter.shape) for _, parameter in model.module().parameters()) == model.parameters
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", long_but(FAMILIES, *map(FAMILIES.index, ALL_KINDS)))
 def test_it_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> None:
     plan = deduced_plan(request(2, TRAINING, model=family(name)), config_of(TRAINING, dp=2), ("data", "tensor"))
     assert list(check(plan, steps=STEPS)) == []
@@ -76,7 +80,7 @@ def test_it_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> 
     assert read_plan(tmp_path / "plan.json") == plan
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", long_but(FAMILIES, *map(FAMILIES.index, FEW)))
 def test_it_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
     model = family(name)
     assert isinstance(model, DecoderConfig)
@@ -85,7 +89,7 @@ def test_it_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
 
 
 @pytest.mark.parametrize("context", ["ring", "all_to_all"])
-@pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt_oss", "deepseek_v2"])
+@pytest.mark.parametrize("name", long_but(["mistral", "gemma2", "gpt_oss", "deepseek_v2"], 1, 2, 3))
 def test_windows_sinks_and_bounds_hold_where_positions_are_shared_out(name: str, context: str) -> None:
     model = family(name)
     assert isinstance(model, DecoderConfig)
@@ -94,12 +98,27 @@ def test_windows_sinks_and_bounds_hold_where_positions_are_shared_out(name: str,
     assert list(check(plan_by_rules(asked, config, ("data", "context", "tensor")), steps=STEPS)) == []
 
 
+def test_learned_positions_are_counted_and_train_on_ranks_as_on_one_device() -> None:
+    """A table of a vector per position, the one parameter that a decoder without positions lacks."""
+    plain = DecoderConfig(2, 16, 4, 2, 4, 32, 8, 32, rotary_base=0.0)
+    model = replace(plain, learned_positions=True)
+    declared, others = (dict(one.module().parameters()) for one in (model, plain))
+    assert declared.keys() - others.keys() == {"position"}
+    assert declared["position"].shape == (8, 16)
+    assert model.parameters == sum(math.prod(one.shape) for one in declared.values()) == plain.parameters + 8 * 16
+    for degrees in ({"dp": 2}, {"tp": 2}, {"pp": 2}):
+        config = config_of(TRAINING, **degrees)
+        plan = random_plan(request(2, TRAINING, model=model), config, random.Random(1))
+        assert list(check(plan, steps=2)) == []
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_all_of_them_train_under_mpiexec_and_random_layouts_as_on_one_device() -> None:
+@pytest.mark.parametrize("names", long_but([(FEW,), (FAMILIES,)], 0), ids=["few", "all"])
+def test_they_train_under_mpiexec_and_random_layouts_as_on_one_device(names: list[str]) -> None:
     plans = {
         number: random_plan(request(2, TRAINING, model=family(name)), config_of(TRAINING, tp=2), random.Random(name))
-        for number, name in enumerate(FAMILIES)
+        for number, name in enumerate(names)
     }
     assert check_under_mpi(2, plans, steps=STEPS) == {number: [] for number in plans}
 

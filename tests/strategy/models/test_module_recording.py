@@ -22,6 +22,7 @@ from strategy.plan.plan import read_plan, write_plan
 from strategy.sbp.tensor import DType, TensorSpec
 from tests.campaigns.transparency import check, check_under_mpi
 from tests.pytorch.programs import FOLDER
+from tests.support.long_cases import long_but
 from tests.support.small_plans import config_of, deduced_plan, random_plan, request
 
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)
@@ -86,10 +87,11 @@ def test_a_program_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_programs_train_under_mpiexec_and_random_layouts_as_on_one_device() -> None:
+@pytest.mark.parametrize("names", long_but([(PROGRAMS[1:2],), (PROGRAMS,)], 0), ids=["one", "all"])
+def test_programs_train_under_mpiexec_and_random_layouts_as_on_one_device(names: tuple[str, ...]) -> None:
     plans = {
         number: random_plan(request(2, TRAINING, model=program(name)), config_of(TRAINING, tp=2), random.Random(name))
-        for number, name in enumerate(PROGRAMS)
+        for number, name in enumerate(names)
     }
     assert check_under_mpi(2, plans, steps=STEPS) == {number: [] for number in plans}
 

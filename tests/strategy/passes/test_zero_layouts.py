@@ -20,6 +20,7 @@ from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, Owner, P, Sbp, Split
+from tests.support.long_cases import long_but
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 MATRIX, VECTOR = "layers.0.mlp.fc1.weight", "layers.0.norm1.bias"
@@ -179,7 +180,7 @@ def test_a_tensor_with_another_owner_is_not_what_the_plan_says() -> None:
     assert problems[0].startswith(f"op {op}: ")
 
 
-@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("stage", long_but([1, 3], 1))
 def test_state_is_shared_out_over_positions_too(stage: int) -> None:
     """Ranks of a context axis use the same parameters: each holds a part of their state, as along the data axis."""
     training = Training(global_batch=4, num_micro_batches=2)

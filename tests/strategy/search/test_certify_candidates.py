@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from strategy.base.budget import Budget
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.bounds.candidate_replay import replay_candidates
 from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.layout.config import Offload, Recompute
@@ -40,11 +40,12 @@ def test_without_proofs_the_bound_is_that_of_closed_forms(asked: Request) -> Non
 
 def test_what_one_candidate_lacks_all_lack(asked: Request) -> None:
     """Each but one has a proof; the bound is what closed forms say of that one, or another's if that is less."""
+    asked = replace(asked, pins=replace(asked.pins, micro_batch=1))
     proofs, configs = CandidateProofs(), list(candidates_of(asked))
     dearest = max(configs, key=lambda config: quick_bound_ns(asked, config))
     for config in configs:
         if (config.dp, config.zero_stage) != (dearest.dp, 0) or config.tp != dearest.tp or config.pp != dearest.pp:
-            proofs.learn(config, examine(asked, config, free_rules(config), Budget.of(20), None))
+            proofs.learn(config, examine(asked, config, free_rules(config), UNLIMITED, None))
     certificate, proved_ns = certified_candidates(asked, proofs, UNKNOWN_NS)
     assert certificate is not None
     assert min(quick_bound_ns(asked, config) for config in configs) < proved_ns < UNKNOWN_NS

@@ -43,6 +43,7 @@ from strategy.search.template.template_solve import Chosen, solve_template
 from strategy.space.candidates import SCHEDULES
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
+from tests.support.long_cases import long_but
 from tests.support.small_plans import simulated
 
 DEEP = GptConfig(layers=8, width=512, heads=8, sequence=256, vocabulary=1024)
@@ -130,7 +131,7 @@ def test_pins_hold() -> None:
         found_with(asked(pins=Pins(dp=3)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_less_memory_is_held_where_there_is_less() -> None:
     pins = Pins(dp=2, tp=4, pp=2, micro_batch=1, schedule=Schedule.ONE_F_ONE_B)
     plenty = found_with(asked(pins=pins)).plan
@@ -233,7 +234,7 @@ def turned(request: Request) -> Request:
     return replace(request, cost=CostModel(replace(cluster, intra=cluster.inter, inter=cluster.intra), {}))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_order_of_the_axes_turns_with_the_links() -> None:
     """What exchanges most is where links are fast: ranks of a tensor axis share a node, or have one each."""
     pins = Pins(dp=8, tp=2, pp=1, num_micro_batches=8, recompute=Recompute.NONE, zero_stage=0)
@@ -263,10 +264,16 @@ def test_parameters_are_gathered_inside_of_nodes_where_links_between_them_are_sl
 
 
 @pytest.mark.parametrize(
-    ("model", "turns"),
-    [(DEEP, False), (LLAMA, False), (EXPERTS, False), (HEAVY, False), (DEEP, True), (EXPERTS, True)],
+    ("model", "turns", "seed"),
+    long_but(
+        [
+            *((DEEP, False, 0), (LLAMA, False, 0), (EXPERTS, False, 0), (HEAVY, False, 0), (DEEP, True, 0)),
+            *((EXPERTS, True, 0), (DEEP, False, 1), (LLAMA, False, 1), (EXPERTS, False, 1), (HEAVY, False, 1)),
+            *((DEEP, True, 1), (EXPERTS, True, 1)),
+        ],
+        *(1, 8, 9, 10),
+    ),
 )
-@pytest.mark.parametrize("seed", [0, 1])
 def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: int) -> None:
     """On every level, of boxes drawn at random; also of what does not fit, but for memory's part in bounds.
 
@@ -293,7 +300,7 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: 
     assert refinement.known.proposals
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", long_but(range(3), 1))
 def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
     """A box that computes again, or gathers per micro-batch, by cuts of the one that does neither."""
     request = asked(batch=32, limit=2**50)
@@ -321,7 +328,7 @@ def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
             assert box.bounds_ns[box.configs.index(one.found.config)] <= one.found.step_ns, one.found.config
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_but(range(4), 0))
 def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
     """A box is bounded anew with as much memory as the rows count of one of its proposals."""
     rng = random.Random(seed)

@@ -24,6 +24,7 @@ from strategy.search.search import SINGLE_SHARE, search
 from strategy.search.search_result import SearchResult
 from strategy.space.candidates import candidates_of, divisions
 from strategy.space.request import Pins, Request
+from tests.support.long_cases import long_but
 from tests.support.small_plans import request, simulated
 
 
@@ -97,7 +98,7 @@ def test_a_single_candidate_gets_a_part_of_the_time(
     assert len(left_s) == 1 or not alone
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("together", long_but([True, False], 0))
 def test_a_gap_is_kept_before_it_is_closed(asked: Request, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without time for the rest the answer is within the gap; one by one and two at a time, by bounds that hold."""
     best = found_with(replace(asked, gap=0.0)).plan.claims.objective_s

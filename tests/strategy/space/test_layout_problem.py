@@ -8,12 +8,13 @@ from strategy.base.budget import Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.space.layout_problem import layout_problem
 from tests.campaigns.graph_layouts import check, nth_case
+from tests.support.long_cases import long_but
 from tests.support.random_graphs import random_case
 
 CASES = 60
 
 
-@pytest.mark.parametrize("first", range(0, CASES, 20))
+@pytest.mark.parametrize("first", long_but(range(0, CASES, 20), 0))
 def test_solver_equals_brute_force(first: int) -> None:
     exercised: list[str] = []
     for number in range(first, first + 20):

@@ -11,7 +11,7 @@ from strategy.base.errors import ContradictionError
 from strategy.graph.graph import Role
 from strategy.layout.config import Context, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
-from strategy.models.decoder import HeadNorm
+from strategy.models.decoder_description import HeadNorm
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.sbp import B, Split
 from strategy.search.search import search
@@ -20,6 +20,7 @@ from strategy.space.candidates import candidates_of
 from strategy.space.request import Pins, Request
 from strategy.space.trainer_space import TRAINER_SPACES, TargetTrainer, norms_of, parameter_layouts, trainer_axis
 from tests.campaigns.trainer_exports import check
+from tests.support.long_cases import long_but
 from tests.support.small_plans import request, simulated
 from tests.support.trainer_plans import EXPERTS, LLAMA
 
@@ -136,6 +137,6 @@ def test_what_pins_and_a_trainer_leave_nothing_of_is_told() -> None:
 
 
 @pytest.mark.parametrize("trainer", TargetTrainer)
-@pytest.mark.parametrize("number", [2, 5])
+@pytest.mark.parametrize("number", long_but([2, 5], 0))
 def test_plans_of_a_trainers_space_are_said_whole(number: int, trainer: TargetTrainer) -> None:
     assert list(check(number, trainer, [])) == []

@@ -9,6 +9,8 @@ import pytest
 
 from strategy.base.errors import InputError
 from strategy.layout.schedule import Schedule
+from strategy.models.decoder import DecoderConfig
+from strategy.trainers.architecture import description
 from strategy.trainers.read import TRAINERS, read_configuration, read_document
 from strategy.trainers.trained import TrainerName, batch_of, pins_of
 from tests.campaigns import trainer_keys
@@ -106,3 +108,17 @@ def test_a_matrix_of_recipes_is_read_for_a_gpu() -> None:
 def test_what_cannot_be_read_is_told(document: dict[str, object], name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_document(document, Path(name))
+
+
+def test_learned_positions_of_any_model_are_what_a_search_lays_out() -> None:
+    """Megatron's default beside a head of its own, which no GPT has; ALiBi has no parameters, and that is said."""
+    words = {"num-layers": 4, "hidden-size": 128, "num-attention-heads": 4, "seq-length": 64,
+             "max-position-embeddings": 64, "micro-batch-size": 1, "vocab-size": 256,
+             "untie-embeddings-and-output-weights": True}  # fmt: skip
+    found = read_document(words, Path("run.sh"))
+    model = description(found.trained.model, 64)
+    assert isinstance(model, DecoderConfig)
+    assert model.learned_positions
+    assert found.assumed == ()
+    (said,) = read_document({**words, "position-embedding-type": "alibi"}, Path("run.sh")).assumed
+    assert "ALiBi" in said

@@ -19,8 +19,10 @@ from strategy.trainers.known_models import known_models
 from strategy.trainers.of_plan import said_of_plan
 from strategy.trainers.trained import TrainerName, pins_of
 from strategy.trainers.write import read_back, write_configuration
+from tests.support.long_cases import long_but
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA, megatron_layouts, pinned_plan
 
+LEARNED = replace(LLAMA, learned_positions=True, rotary_base=0.0)
 ONE_F_ONE_B = Schedule.ONE_F_ONE_B
 PLANS: dict[str, tuple[Model, int, dict[str, Any]]] = {
     "samples": (GPT, 2, {"dp": 2}),
@@ -34,12 +36,13 @@ PLANS: dict[str, tuple[Model, int, dict[str, Any]]] = {
     "laps": (LLAMA, 2, {"pp": 2, "virtual_stages": 2, "schedule": Schedule.INTERLEAVED, "micro_batch": 2}),
     "layers again": (LLAMA, 2, {"dp": 2, "recompute": Recompute.FULL}),
     "attention again": (GPT, 2, {"dp": 2, "recompute": Recompute.SELECTIVE}),
+    "learned positions": (LEARNED, 2, {"tp": 2, "trainer": TargetTrainer.MEGATRON}),
     "experts": (EXPERTS, 2, {"dp": 2, "ep": 2}),
 }
 DEEPSPEED_CANNOT = {"laps", "experts", "attention again"}
 
 
-@pytest.fixture(scope="module", params=PLANS)
+@pytest.fixture(scope="module", params=long_but(PLANS, 1, 4, 5, 8, 10, 11))
 def case(request: pytest.FixtureRequest) -> tuple[str, Plan]:
     model, gpus, pins = PLANS[request.param]
     return request.param, pinned_plan(model, gpus, **pins)

@@ -13,9 +13,10 @@ from experiments.bench.baselines.pipelines import LayerRun
 from experiments.bench.baselines.pricing import Strategy
 from experiments.bench.baselines.uniform import uniform
 from tests.experiments.bench.baselines.conftest import limited
+from tests.support.long_cases import long_but
 
 
-@pytest.mark.parametrize("name", JOINT_BASELINES)
+@pytest.mark.parametrize("name", long_but(JOINT_BASELINES, 0, 1, 3))
 def test_answers_fit(ample: LayerPricing, name: str) -> None:
     ample.begin(60.0)
     free = JOINT_BASELINES[name](ample)

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from strategy.base.budget import Budget
 from strategy.base.status import Status
 from strategy.ilp.certificate.check import CheckedCertificate, check
@@ -16,6 +18,7 @@ from strategy.ilp.certificate.proof import Certificate
 from strategy.ilp.problem import Problem
 from strategy.ilp.solve import Solution, smallest_limit, solve
 from tests.strategy.ilp.problems import ladder, random_problem
+from tests.support.long_cases import long_but
 
 
 def _claim(problem: Problem, answer: Solution) -> Certificate:
@@ -49,14 +52,15 @@ def test_every_answer_to_random_problems_is_proved(tmp_path: Path) -> None:
     assert seen[Status.INFEASIBLE] >= 40
 
 
-def test_a_search_that_is_cut_short_proves_its_bound(tmp_path: Path) -> None:
+@pytest.mark.parametrize("works", long_but([([1, 10],), ([1, 10, 100],)], 0), ids=["little", "more"])
+def test_a_search_that_is_cut_short_proves_its_bound(tmp_path: Path, works: list[int]) -> None:
     """Under a tight limit, for more and more work: cases that were left open count with what they have."""
     problem = ladder(rungs=20, seed=2)
     least = smallest_limit(problem)
     assert least is not None
     tight = replace(problem, limit=int(1.1 * least))
     bounds = []
-    for work_limit in (1, 10, 100):
+    for work_limit in works:
         answer = solve(tight, budget=Budget.of(work_limit=work_limit))
         verdict = _checked(tight, answer, tmp_path / "proof")
         assert verdict.lower_bound == answer.lower_bound

@@ -18,6 +18,7 @@ from strategy.ilp.solve import brute_force, smallest_limit, solve, solver
 from strategy.ilp.solve.memory_feasibility import Feasibility, find_legal
 from tests.strategy.ilp.problems import ladder, random_problem
 from tests.strategy.ilp.solve.oracle import replayed
+from tests.support.long_cases import long_but
 
 EXAMPLE = Problem(
     "example",
@@ -141,7 +142,7 @@ def _least_peak(problem: Problem) -> int:
 
 
 # Wall times here are five times the aims of 2 s and 15 s on an idle machine: tests share their cores.
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", long_but([0, 1], 0))
 def test_a_ladder_of_120_ops_is_proved_optimal(seed: int) -> None:
     problem = ladder(rungs=60, seed=seed)
     free = solve(problem, budget=Budget.of(10.0))

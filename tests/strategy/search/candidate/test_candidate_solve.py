@@ -23,6 +23,7 @@ from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.layout_problem import layout_problem
 from strategy.space.request import Request
 from strategy.space.space import SearchSpace
+from tests.support.long_cases import long_but
 from tests.support.small_plans import MODEL, config_of, request
 
 STAGES = config_of(Training(global_batch=4, num_micro_batches=2), pp=2)
@@ -107,7 +108,7 @@ def test_no_time_no_verdict(asked: Request) -> None:
         solve_candidate(asked, RANKS, rules=RANKS.axes, budget=Budget.of(0))
 
 
-@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("schedule", long_but(Schedule, 1, 3))
 def test_no_bound_is_above_any_choice_of_a_pipeline(schedule: Schedule) -> None:
     """Random choices in which layers are alike; of the paths that all stages count in, and of the best layout's own."""
     training, rng = Training(global_batch=8, num_micro_batches=4), random.Random(schedule)

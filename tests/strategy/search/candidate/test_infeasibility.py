@@ -20,6 +20,7 @@ from strategy.space.request import Pins
 from tests.support.small_plans import MODEL, request, simulated
 
 
+@pytest.mark.long
 def test_too_little_memory_names_what_would_do() -> None:
     asked = replace(request(1, Training(global_batch=2), model=replace(MODEL, layers=1)), memory_limit_bytes=1000)
     with pytest.raises(InfeasibleError) as caught:

@@ -32,6 +32,7 @@ from strategy.search.template.stages import pipelined
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.request import Request
 from strategy.space.short_model import expanded, shortened
+from tests.support.long_cases import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 
@@ -70,7 +71,7 @@ def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
     return pipelined(parts, config, asked.model.layers, (0, 0), Overlap.of(asked.cost.cluster)).step_ns
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("config", long_but(CONFIGS, 1, 3, 7), ids=str)
 def test_no_layout_takes_less(config: PlanConfig) -> None:
     """Against the exact solution of the deep model, which the bounds rise towards from cut to cut."""
     asked = request(4, TRAINING, model=GPT, backend="cuda")
@@ -90,7 +91,7 @@ def test_no_layout_takes_less(config: PlanConfig) -> None:
     assert bounds[-1] >= (0.9 if split else 0.98) * min(steps), "the gap that cuts leave"
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("config", long_but(CONFIGS, 1, 3, 4, 7), ids=str)
 def test_cuts_between_bound_and_mixes_close_the_gap(config: PlanConfig) -> None:
     """No bound is above the best mix of points, one point is what it takes alone, and the two come together."""
     asked = request(4, TRAINING, model=GPT, backend="cuda")
@@ -151,8 +152,10 @@ def test_memory_raises_the_bound_until_nothing_fits() -> None:
     assert scarce.bound(config).step_ns is None
 
 
-@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FULL])
-@pytest.mark.parametrize("config", [*CONFIGS, PlanConfig(2, 2, 1, 8, 1, Schedule.ONE_F_ONE_B)], ids=str)
+@pytest.mark.parametrize("precision", long_but([Precision.BF16, Precision.FULL], 0))
+@pytest.mark.parametrize(
+    "config", long_but([*CONFIGS, PlanConfig(2, 2, 1, 8, 1, Schedule.ONE_F_ONE_B)], 2, 3, 4, 9), ids=str
+)
 def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precision) -> None:
     """The deep model as it is laid out, under the layouts that cost least and under those that hold least."""
     asked = request(4, replace(TRAINING, precision=precision), model=GPT, backend="cuda")
@@ -179,14 +182,17 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
 @pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
 @pytest.mark.parametrize(
     ("zero_stage", "dp", "pp", "m", "schedule"),
-    [
-        (3, 4, 1, 1, Schedule.ONE_F_ONE_B),
-        (3, 2, 1, 4, Schedule.ONE_F_ONE_B),
-        (2, 4, 1, 4, Schedule.ONE_F_ONE_B),
-        (3, 2, 2, 4, Schedule.ONE_F_ONE_B),
-        (3, 2, 2, 4, Schedule.GPIPE),
-        (2, 2, 2, 4, Schedule.ONEFLOW),
-    ],
+    long_but(
+        [
+            (3, 4, 1, 1, Schedule.ONE_F_ONE_B),
+            (3, 2, 1, 4, Schedule.ONE_F_ONE_B),
+            (2, 4, 1, 4, Schedule.ONE_F_ONE_B),
+            (3, 2, 2, 4, Schedule.ONE_F_ONE_B),
+            (3, 2, 2, 4, Schedule.GPIPE),
+            (2, 2, 2, 4, Schedule.ONEFLOW),
+        ],
+        *(1, 2, 5),
+    ),
 )
 def test_what_goes_on_beside_is_held(
     zero_stage: int, dp: int, pp: int, m: int, schedule: Schedule, recompute: Recompute

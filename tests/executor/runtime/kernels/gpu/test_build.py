@@ -21,7 +21,7 @@ ptxas info    : Used 12 registers, used 1 barriers, 128 bytes smem
 PTX = ".entry k(\n.param .u64 x)\n{\nld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd1];\n}\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_kernel_is_built_and_none_spills(tmp_path: Path) -> None:
     """The page in the docs is what the build writes, to the byte."""
     usages = build(tmp_path)
