@@ -42,8 +42,8 @@ _TUNED = ("Megatron-Bridge (NeMo)", "NeMo (ROCm)")
 _OPEN_RECOMPUTE = ("megatron-core", "megatron-bridge", "nemo", "maxtext")
 """Frameworks of which runs were measured that do not say what they recompute."""
 _RECOMPUTES = ("none", "selective", "full")
-_SHARING_ALL = ("torchtitan", "llm-foundry", "nemo-automodel")
-"""Frameworks that share all weights out (FSDP) and cut nothing else, where a row says neither."""
+_SHARING_ALL = ("torchtitan", "llm-foundry", "nemo-automodel", "maxtext", "deepspeed-zero")
+"""Frameworks that share all weights out (FSDP, ZeRO-3) and cut nothing else, where a row says neither."""
 _SHARE_OF_MEMORY = 0.5
 """Weights, gradients and optimiser of a cut that a row leaves open take no more of a device."""
 
@@ -140,7 +140,7 @@ def guessed(cells: Cells, shape: Shape) -> tuple[str, ...]:
         "seq": not cells["seq"] and not shape.conv_flop,
         "num_gpus": not (cells["num_gpus"] or cells["dp"]) or _contradicts(cells),
         "global_batch": not (cells["global_batch"] or cells["num_microbatches"]),
-        "cut": _blank_cut(cells) and framework not in (*_SHARING_ALL, "maxtext") and not shape.conv_flop,
+        "cut": _blank_cut(cells) and framework not in _SHARING_ALL and not shape.conv_flop,
     }
     return (*(name for name, is_guessed in found.items() if is_guessed), *guessed_of_model(cells))
 
@@ -186,7 +186,7 @@ def _cut(
     little as the memory allows; replicas that the batch is too small for share a sequence.
     """
     tp, pp, cp, gpus = _given_cut(cells)
-    if _blank_cut(cells) and (framework == "maxtext" or framework in _SHARING_ALL):
+    if _blank_cut(cells) and framework in _SHARING_ALL:
         return 1, 1, _per_sequence(gpus, cells), gpus
     if _blank_cut(cells) and not shape.conv_flop:
         weights = shape.layers * (4 * shape.hidden**2 + (2 + shape.gated) * shape.hidden * shape.ffn)
@@ -233,8 +233,7 @@ def _sharing(cells: Cells, framework: str) -> tuple[int, int]:
     elif cells["dist_optimizer"]:
         zero = 1 if cells["dist_optimizer"] == "yes" else 0
     else:
-        sharing = framework in ("maxtext", "deepspeed-zero", *_SHARING_ALL)
-        zero = 3 if sharing else 1 if PROFILES[framework].even or framework == UNKNOWN else 0
+        zero = 3 if framework in _SHARING_ALL else 1 if PROFILES[framework].even or framework == UNKNOWN else 0
     if cells["fsdp_shard"] in ("", "0", "1"):
         return zero, 0
     return (2 if zero == 2 else max(zero, 3)), count(cells, "fsdp_shard")

@@ -108,7 +108,7 @@ def test_what_was_taken_is_said() -> None:
 
 def test_systems_that_share_all_out_do_so_where_a_row_is_blank() -> None:
     open_cut = {"tp": "", "pp": "", "cp": "", "vpp": "", "zero_stage": ""}
-    for framework in ("torchtitan", "llm-foundry (Composer FSDP)", "NeMo AutoModel"):
+    for framework in ("torchtitan", "llm-foundry (Composer FSDP)", "NeMo AutoModel", "DeepSpeed (HF)"):
         found = job(framework=framework, **open_cut)
         assert (found.tp, found.pp, found.cp, found.zero, found.guessed) == (1, 1, 1, 3, ())
     (cut,) = {(one.tp * one.pp, one.guessed) for one in jobs(**open_cut, params_b="8")}
