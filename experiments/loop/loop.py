@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, median
 
+from experiments.loop.bootstrap import half_widths_of
 from experiments.loop.contenders import Contender, Progress, by_rule, profiled, request_on, timed
 from experiments.loop.refinement import Observation, predict_s, refine_by
 from experiments.machine.machine import local_cluster
@@ -27,7 +28,6 @@ from strategy.search.search_result import SearchResult
 from strategy.space.candidates import space_log10
 from strategy.space.request import Request
 
-RESAMPLES = 400
 SEARCH_S = 55.0
 """Time for a search."""
 
@@ -125,20 +125,15 @@ def regret(contenders: Sequence[Contender], chosen: str, measured: Sequence[floa
 
 
 def half_widths(contenders: Sequence[Contender], chosen: str) -> dict[str, float]:
-    """Half of the central 95 % of each figure when the samples are drawn anew (Efron 1979)."""
-    rng = random.Random(0)
-    drawn: dict[str, list[float]] = {"error_before_refine": [], "error_after_refine": [], "regret": []}
-    for _ in range(RESAMPLES):
+    """Half of the central 95 % of each figure when the samples are drawn anew."""
+
+    def draw(rng: random.Random) -> dict[str, float]:
         measured = [median(rng.choices(c.samples_s, k=len(c.samples_s))) for c in contenders]
         before, after = errors(contenders, measured)
-        drawn["error_before_refine"].append(before)
-        drawn["error_after_refine"].append(after)
-        drawn["regret"].append(regret(contenders, chosen, measured))
-    widths = {}
-    for name, values in drawn.items():
-        ordered = sorted(values)
-        widths[name] = (ordered[round(0.975 * (RESAMPLES - 1))] - ordered[round(0.025 * (RESAMPLES - 1))]) / 2
-    return widths
+        found = regret(contenders, chosen, measured)
+        return {"error_before_refine": before, "error_after_refine": after, "regret": found}
+
+    return half_widths_of(draw)
 
 
 def loss_difference(contenders: Sequence[Contender]) -> float:

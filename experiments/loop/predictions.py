@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
+from experiments.loop.bootstrap import half_widths_of
 from experiments.loop.contenders import Contender, Progress, by_rule, profiled, request_on, timed
 from experiments.loop.refinement import Observation, predict_s, refine_by
 from experiments.machine.machine import local_cluster
@@ -30,7 +31,6 @@ from strategy.layout.schedule import Schedule
 from strategy.plan.plan import Plan, config_document
 from strategy.space.request import Request
 
-RESAMPLES = 400
 PIPELINES = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1)
 RULES: Mapping[str, tuple[str, str]] = {
     "data": ("data", "tensor"),
@@ -61,7 +61,7 @@ class StoredPrediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ScoredPlan:
     """A plan's step: as predicted by the profile alone, and before each even round; counted steps of these rounds."""
 
     plan: EnumeratedPlan
@@ -81,21 +81,21 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredPlans:
     """All plans, and what was stored."""
 
-    scores: tuple[Score, ...]
+    plans: tuple[ScoredPlan, ...]
     stored: tuple[StoredPrediction, ...]
 
     @property
     def chosen(self) -> int:
         """The plan that was predicted fastest before the first round that counts."""
-        return min(range(len(self.scores)), key=lambda at: self.scores[at].predicted_s[0])
+        return min(range(len(self.plans)), key=lambda at: self.plans[at].predicted_s[0])
 
 
 def run_predictions(
     ranks: int, folder: Path, *, rounds: int, steps: int, micro_batches: Sequence[int], progress: Progress
-) -> Scored:
+) -> ScoredPlans:
     """Predict and measure on this machine's ranks; all files stay in `folder`.
 
     Raises:
@@ -122,7 +122,7 @@ def run_predictions(
             progress(f"round {number}: predictions stored, SHA-256 {stored[-1].sha256}")
         contenders = [Contender(one.name, one.plan) for one in plans]
         (scored if counts else fitted).append(timed(contenders, ranks, here, blocks=1, steps=steps, progress=progress))
-    return Scored(tuple(_scores(plans, predicted, scored)), tuple(stored))
+    return ScoredPlans(tuple(_scores(plans, predicted, scored)), tuple(stored))
 
 
 def enumerated(request: Request, micro_batches: Sequence[int]) -> Iterator[EnumeratedPlan]:
@@ -176,14 +176,14 @@ def _scores(
     plans: Sequence[EnumeratedPlan],
     predicted_s: Sequence[Mapping[str, float]],
     rounds: Sequence[Sequence[Contender]],
-) -> Iterator[Score]:
+) -> Iterator[ScoredPlan]:
     for at, one in enumerate(plans):
-        yield Score(
+        yield ScoredPlan(
             one, tuple(found[one.name] for found in predicted_s), tuple(found[at].samples_s for found in rounds)
         )
 
 
-def figures(scores: Sequence[Score], chosen: int) -> dict[str, float]:
+def figures(scores: Sequence[ScoredPlan], chosen: int) -> dict[str, float]:
     """Mean and worst error, how much slower the chosen plan is than the fastest, and the slowest over the fastest."""
     errors, measured = [one.error for one in scores], [one.measured_s for one in scores]
     return {
@@ -194,34 +194,28 @@ def figures(scores: Sequence[Score], chosen: int) -> dict[str, float]:
     }
 
 
-def half_widths(scored: Scored) -> dict[str, float]:
-    """Half of the central 95 % of each figure when rounds, and steps of each, are drawn anew (Efron 1979)."""
-    rng, rounds = random.Random(0), range(len(scored.stored))
-    drawn: dict[str, list[float]] = {}
-    for _ in range(RESAMPLES):
-        chosen_rounds = rng.choices(rounds, k=len(rounds))
+def half_widths(scored: ScoredPlans) -> dict[str, float]:
+    """Half of the central 95 % of each figure when rounds, and steps of each, are drawn anew."""
+    rounds = range(len(scored.stored))
+
+    def draw(rng: random.Random) -> dict[str, float]:
+        drawn = rng.choices(rounds, k=len(rounds))
         again = [
             replace(
                 one,
-                predicted_s=tuple(one.predicted_s[at] for at in chosen_rounds),
-                samples_s=tuple(
-                    tuple(rng.choices(one.samples_s[at], k=len(one.samples_s[at]))) for at in chosen_rounds
-                ),
+                predicted_s=tuple(one.predicted_s[at] for at in drawn),
+                samples_s=tuple(tuple(rng.choices(one.samples_s[at], k=len(one.samples_s[at]))) for at in drawn),
             )
-            for one in scored.scores
+            for one in scored.plans
         ]
-        for name, value in figures(again, scored.chosen).items():
-            drawn.setdefault(name, []).append(value)
-    widths = {}
-    for name, values in drawn.items():
-        ordered = sorted(values)
-        widths[name] = (ordered[round(0.975 * (RESAMPLES - 1))] - ordered[round(0.025 * (RESAMPLES - 1))]) / 2
-    return widths
+        return figures(again, scored.chosen)
+
+    return half_widths_of(draw)
 
 
-def document(scored: Scored) -> dict[str, object]:
+def document(scored: ScoredPlans) -> dict[str, object]:
     """What the run keeps: figures, raw samples, and what was stored before them."""
-    scores = scored.scores
+    scores = scored.plans
     return {
         "plans": [
             {

@@ -17,8 +17,8 @@ from experiments.loop import predictions
 from experiments.loop.contenders import Contender
 from experiments.loop.predictions import (
     EnumeratedPlan,
-    Score,
-    Scored,
+    ScoredPlan,
+    ScoredPlans,
     StoredPrediction,
     document,
     enumerated,
@@ -86,7 +86,7 @@ class Machine:
 
 def scored_by(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, even: float = 1.0, rounds: int = 4
-) -> tuple[Scored, Machine]:
+) -> tuple[ScoredPlans, Machine]:
     machine = Machine(folder, even)
 
     def profiled(ranks: int, folder: Path) -> Calibration:
@@ -123,17 +123,19 @@ def test_what_is_predicted_of_a_round_is_stored_before_it(monkeypatch: pytest.Mo
     assert said["error_worst"] < 0.01
     (tmp_path / "slower").mkdir()
     slower, _ = scored_by(monkeypatch, tmp_path / "slower", even=1.25)
-    assert [one.predicted_s for one in slower.scores] == [one.predicted_s for one in alike.scores]
-    assert figures(slower.scores, slower.chosen)["error_mean"] == pytest.approx(0.2, abs=0.01)
+    assert [one.predicted_s for one in slower.plans] == [one.predicted_s for one in alike.plans]
+    assert figures(slower.plans, slower.chosen)["error_mean"] == pytest.approx(0.2, abs=0.01)
 
 
-def score(predicted_s: Sequence[float], samples_s: Sequence[Sequence[float]], name: str = "a") -> Score:
-    return Score(EnumeratedPlan(name, "data", small_plan("mixed")), tuple(predicted_s), tuple(map(tuple, samples_s)))
+def score(predicted_s: Sequence[float], samples_s: Sequence[Sequence[float]], name: str = "a") -> ScoredPlan:
+    return ScoredPlan(
+        EnumeratedPlan(name, "data", small_plan("mixed")), tuple(predicted_s), tuple(map(tuple, samples_s))
+    )
 
 
-def scored(*scores: Score) -> Scored:
+def scored(*scores: ScoredPlan) -> ScoredPlans:
     rounds = range(2, 2 * len(scores[0].predicted_s) + 1, 2)
-    return Scored(scores, tuple(StoredPrediction(number, "", "", 0.0) for number in rounds))
+    return ScoredPlans(scores, tuple(StoredPrediction(number, "", "", 0.0) for number in rounds))
 
 
 def test_an_error_is_that_of_the_round_in_the_middle() -> None:
