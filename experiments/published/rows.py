@@ -131,12 +131,12 @@ def framework_of(cells: Cells) -> str:
 def guessed(cells: Cells, shape: Shape) -> tuple[str, ...]:
     """Columns that had to be guessed: blank or not known, where no rule that was tried on runs stands in for them."""
     framework = framework_of(cells)
-    kind = cells["recompute"].partition("(")[0]
+    again = cells["recompute"].partition("(")[0]
     found = {
         "gpu": sheet_named(cells["gpu"], cells["gpu_mem_gb"]) is None,
         "framework": framework == UNKNOWN,
         "dtype": not _precision_said(cells) and not cells["framework"].startswith(_TUNED),
-        "recompute": kind not in _RECOMPUTES if kind else framework not in _OPEN_RECOMPUTE,
+        "recompute": again not in _RECOMPUTES if again else framework not in _OPEN_RECOMPUTE,
         "seq": not cells["seq"] and not shape.conv_flop,
         "num_gpus": not (cells["num_gpus"] or cells["dp"]) or _contradicts(cells),
         "global_batch": not (cells["global_batch"] or cells["num_microbatches"]),
