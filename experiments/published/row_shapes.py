@@ -45,7 +45,7 @@ def shapes_of(cells: Cells, tp: int, memory_bytes: float = 0.0) -> list[Shape]:
     if not cells["hidden"] or (words == ["hybrid"] and _public(cells)):  # dimensions, or the pattern, are blank
         if public := _public(cells):
             return [replace(public, capped="tokendrop" in cells["model"])]
-        if family in _OF_IMAGES:
+        if family.startswith(_OF_IMAGES):
             return [MODELS["resnet50v15"]]
         guess = guessed_dimensions(
             figure(cells, "params_b", 0.0) * 1e9, experts=figure(cells, "experts", 0.0), tp=tp,
