@@ -21,7 +21,7 @@ from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
 from strategy.space.deduce import Deduction
 from tests.campaigns import transparency
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request, train
 
 HALF_ERROR = 2e-3

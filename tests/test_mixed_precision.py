@@ -25,7 +25,7 @@ from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import on_one_device
 from tests.mpi.launch import run_ranks
 from tests.mpi.skipped import BAD_STEP, STEPS
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import (
     Trained,
     config_of,

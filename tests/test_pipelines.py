@@ -21,7 +21,7 @@ from strategy.plan.verify import verify
 from strategy.program.timeline import Timeline, by_stream
 from strategy.sbp.tensor import Rate
 from tests.mpi.jobs import run_well
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import Trained, config_of, corpus, in_float64, plan_by_rules, reclaimed, request, train
 
 MODEL = MlpConfig(8, 5, 8, 4)

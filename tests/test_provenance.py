@@ -35,7 +35,7 @@ from strategy.space.deduce import deduce
 from strategy.space.layout_problem import layout_problem
 from strategy.space.rules import along_axes
 from strategy.space.space import SearchSpace
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.random_graphs import random_case
 from tests.support.small_plans import MODEL, config_of, request
 

@@ -35,7 +35,7 @@ from tests.campaigns.transparency import (
     pieces_of,
     ran,
 )
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.plan_features import features_of
 from tests.support.random_plans import PlanCase, random_plan_case, turn
 from tests.support.reference import Array

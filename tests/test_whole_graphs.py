@@ -31,7 +31,7 @@ from tests.campaigns.layouts import (
     quotas,
     start,
 )
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.threads import run_loopback
 from tests.support.unaliased import unaliased
 from tests.support.whole_graphs import WholeCase, forward_kinds, random_whole_graph

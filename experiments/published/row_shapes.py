@@ -41,11 +41,11 @@ def shapes_of(cells: Cells, tp: int, memory_bytes: float = 0.0) -> list[Shape]:
         Unsupported: a dimension that cannot be.
     """
     words = cells["arch"].split()
-    kind = _kind(cells)
+    family = _kind(cells)
     if not cells["hidden"] or (words == ["hybrid"] and _public(cells)):  # dimensions, or the pattern, are blank
         if public := _public(cells):
             return [replace(public, capped="tokendrop" in cells["model"])]
-        if _kind(cells).startswith(_OF_IMAGES):
+        if family.startswith(_OF_IMAGES):
             return [MODELS["resnet50v15"]]
         guess = guessed_dimensions(
             figure(cells, "params_b", 0.0) * 1e9, experts=figure(cells, "experts", 0.0), tp=tp,
@@ -54,22 +54,22 @@ def shapes_of(cells: Cells, tp: int, memory_bytes: float = 0.0) -> list[Shape]:
         cells = {**cells, **{name: text for name, text in guess.items() if name == "heads" or not cells[name]}}
     hidden = count(cells, "hidden")
     gated = _gated(cells)
-    vocab = count(cells, "vocab", BERT_VOCABULARY if kind == "bert" else _VOCABULARY)
+    vocab = count(cells, "vocab", BERT_VOCABULARY if family == "bert" else _VOCABULARY)
     layers = _layers(cells, hidden, vocab)
     heads = [count(cells, "heads")] if cells["heads"] else possible_heads(hidden, tp)
     found = [
         Shape.transformer(
             layers, hidden, head, count(cells, "ffn", 4 * hidden), vocab,
             kv_heads=count(cells, "kv_heads", 8 if gated else head), head=_head_width(hidden, head, cells, gated=gated),
-            gated=gated, tied=not gated and vocab < _UNTIED_FROM, logit_share=_logit_share(cells, kind),
+            gated=gated, tied=not gated and vocab < _UNTIED_FROM, logit_share=_logit_share(cells, family),
         )
         for head in heads or [max(hidden // PER_LAYER // tp, 1) * tp]
     ]  # fmt: skip
-    if kind == "t5":
+    if family == "t5":
         half = layers // 2
         found = [replace(one, decoder_layers=half, attention_layers=layers + half, decoder_share=_DECODER_SHARE)
                  for one in found]  # fmt: skip
-    if kind == "hybrid":
+    if family == "hybrid":
         found = [_hybrid(one, words[1:]) for one in found]
     found = [_with_latent(_with_experts(one, cells), cells) for one in found]
     return [_with_prediction(one, cells) for one in found]

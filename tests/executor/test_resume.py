@@ -23,7 +23,7 @@ from strategy.passes.updates import Optimizer
 from strategy.plan.plan import Plan
 from strategy.sbp.tensor import Box, DType
 from tests.campaigns import resume
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
 
 TEXT = corpus(MODEL.vocabulary)

@@ -20,7 +20,7 @@ from strategy.search.search import search
 from strategy.space.deduce import Deduction
 from strategy.space.request import Pins
 from tests.mpi.trainings import losses_of, trained_by
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request, simulated
 
 MODEL = MixtralConfig(2, 16, 2, 1, 12, 4, 2, 8, 256)

@@ -15,7 +15,7 @@ import pytest
 from tests.campaigns import exchange
 from tests.mpi.exchange_checks import CHECKS, CODECS, on_threads
 from tests.mpi.launch import run_ranks
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 RANKS = (2, 3, 4)
 PAIRS = (64, 4096), (1, 3)

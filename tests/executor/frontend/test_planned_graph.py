@@ -30,7 +30,7 @@ from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.space.request import Pins, Request
 from tests.executor.worlds import on_ranks
 from tests.strategy.models.test_recorded import recorded
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 ROWS, WIDTH, CLASSES = 16, 8, 3
 RNG = np.random.default_rng(0)

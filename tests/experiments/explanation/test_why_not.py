@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.campaigns.why_not import KINDS, check
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 
 @pytest.mark.parametrize("search", long_but(range(len(KINDS)), 1, 2, 4), ids=KINDS)

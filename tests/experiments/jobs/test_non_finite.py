@@ -10,7 +10,7 @@ from executor.checkpoint import latest
 from tests.mpi.faults import losses_of, never_killed
 from tests.mpi.jobs import Job, run_well
 from tests.mpi.plans import MODEL, write_small_plan
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 pytestmark = pytest.mark.mpi
 STEP = 4

@@ -14,7 +14,7 @@ from tests.mpi.disks import STALL_S
 from tests.mpi.faults import losses_of, never_killed
 from tests.mpi.jobs import Job, run, run_well
 from tests.mpi.plans import write_small_plan
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 pytestmark = pytest.mark.mpi
 

@@ -24,7 +24,7 @@ from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import DType
 from tests.mpi.jobs import Ended, run, run_well
 from tests.mpi.plans import DEGREES, LAYOUTS, small_plan, write_small_plan
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 pytestmark = pytest.mark.mpi
 STEPS = 7

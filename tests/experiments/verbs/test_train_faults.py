@@ -18,7 +18,7 @@ from executor.supervision.environment import find_mpiexec
 from tests.mpi.faults import Fault, check_fault, find_failure, losses_of, never_killed
 from tests.mpi.jobs import ROOT, Job, run_well
 from tests.mpi.plans import write_small_plan
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 pytestmark = pytest.mark.mpi
 

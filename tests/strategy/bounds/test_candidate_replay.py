@@ -38,7 +38,7 @@ from strategy.plan.verify import verify
 from strategy.search.search import search
 from strategy.space.candidates import candidates_of
 from strategy.space.request import Pins, Request
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.random_requests import random_case
 from tests.support.small_plans import request as small_request
 from tests.support.small_plans import simulated

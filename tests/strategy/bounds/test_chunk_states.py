@@ -26,7 +26,7 @@ from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.short_model import expanded, shortened
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 

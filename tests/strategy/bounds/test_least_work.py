@@ -23,7 +23,7 @@ from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import examine
 from strategy.space.candidate_space import free_rules
 from strategy.space.request import Request
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 
 LONG = GptConfig(layers=2, width=64, heads=2, sequence=512, vocabulary=101)

@@ -17,7 +17,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.program import ActKind, Program, neighbours
 from strategy.program.protocol import admit
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, corpus, deduced_plan, reclaimed, request, train
 
 MODEL = GptConfig(layers=3, width=8, heads=2, sequence=4, vocabulary=16)

@@ -26,7 +26,7 @@ from strategy.program.program import Program
 from strategy.program.timeline import Timeline
 from strategy.space.axis_orders import strides_of
 from tests.simulator.test_engine import each
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, deduced_plan, request
 
 EVEN = GptConfig(layers=4, width=24, heads=12, sequence=8, vocabulary=48)

@@ -10,7 +10,7 @@ from strategy.lowering.made_in_time import made_in_time
 from strategy.lowering.stage_order import stage_order
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.random_plans import random_plan_case
 
 

@@ -15,7 +15,7 @@ from strategy.lowering.memory import ALIGNMENT, aligned, allocated, fullest, mem
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Actor, OpTask, Port, Program, Register, Stream
 from strategy.sbp.tensor import DType
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request
 
 A = ALIGNMENT

@@ -20,7 +20,7 @@ from strategy.plan.plan import read_plan, write_plan
 from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import check, check_under_mpi
 from tests.pytorch.decoders import CONFIGS, FOLDER
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
 
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)

@@ -20,7 +20,7 @@ from strategy.plan.plan import read_plan, write_plan
 from strategy.sbp.tensor import DType
 from strategy.space.request import Request
 from tests.campaigns.transparency import check
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, deduced_plan, random_plan, request
 
 PUBLISHED = {

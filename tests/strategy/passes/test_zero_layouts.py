@@ -20,7 +20,7 @@ from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, Owner, P, Sbp, Split
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 MATRIX, VECTOR = "layers.0.mlp.fc1.weight", "layers.0.norm1.bias"

@@ -43,7 +43,7 @@ from strategy.search.template.template_solve import Chosen, solve_template
 from strategy.space.candidates import SCHEDULES
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import simulated
 
 DEEP = GptConfig(layers=8, width=512, heads=8, sequence=256, vocabulary=1024)

@@ -24,7 +24,7 @@ from strategy.search.search import SINGLE_SHARE, search
 from strategy.search.search_result import SearchResult
 from strategy.space.candidates import candidates_of, divisions
 from strategy.space.request import Pins, Request
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request, simulated
 
 

@@ -8,7 +8,7 @@ from strategy.base.budget import Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.space.layout_problem import layout_problem
 from tests.campaigns.graph_layouts import check, nth_case
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.random_graphs import random_case
 
 CASES = 60

@@ -20,7 +20,7 @@ from strategy.space.candidates import candidates_of
 from strategy.space.request import Pins, Request
 from strategy.space.trainer_space import TRAINER_SPACES, TargetTrainer, norms_of, parameter_layouts, trainer_axis
 from tests.campaigns.trainer_exports import check
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request, simulated
 from tests.support.trainer_plans import EXPERTS, LLAMA
 

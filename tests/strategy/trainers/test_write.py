@@ -19,7 +19,7 @@ from strategy.trainers.known_models import known_models
 from strategy.trainers.of_plan import said_of_plan
 from strategy.trainers.trained import TrainerName, pins_of
 from strategy.trainers.write import read_back, write_configuration
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA, megatron_layouts, pinned_plan
 
 LEARNED = replace(LLAMA, learned_positions=True, rotary_base=0.0)

@@ -13,7 +13,7 @@ from experiments.bench.baselines.pipelines import LayerRun
 from experiments.bench.baselines.pricing import Strategy
 from experiments.bench.baselines.uniform import uniform
 from tests.experiments.bench.baselines.conftest import limited
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 
 @pytest.mark.parametrize("name", long_but(JOINT_BASELINES, 0, 1, 3))

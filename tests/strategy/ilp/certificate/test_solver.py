@@ -18,7 +18,7 @@ from strategy.ilp.certificate.proof import Certificate
 from strategy.ilp.problem import Problem
 from strategy.ilp.solve import Solution, smallest_limit, solve
 from tests.strategy.ilp.problems import ladder, random_problem
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 
 def _claim(problem: Problem, answer: Solution) -> Certificate:

@@ -18,7 +18,7 @@ from strategy.ilp.solve import brute_force, smallest_limit, solve, solver
 from strategy.ilp.solve.memory_feasibility import Feasibility, find_legal
 from tests.strategy.ilp.problems import ladder, random_problem
 from tests.strategy.ilp.solve.oracle import replayed
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 
 EXAMPLE = Problem(
     "example",

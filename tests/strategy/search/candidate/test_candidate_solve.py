@@ -23,7 +23,7 @@ from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.layout_problem import layout_problem
 from strategy.space.request import Request
 from strategy.space.space import SearchSpace
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, config_of, request
 
 STAGES = config_of(Training(global_batch=4, num_micro_batches=2), pp=2)

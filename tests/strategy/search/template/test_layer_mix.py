@@ -34,7 +34,7 @@ from strategy.search.template.stages import between_places, made_up
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.request import Request
 from strategy.space.short_model import expanded, shortened
-from tests.support.long_cases import long_but
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 
 GPT = GptConfig(layers=10, width=64, heads=4, sequence=16, vocabulary=96)
