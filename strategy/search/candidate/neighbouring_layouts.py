@@ -21,6 +21,7 @@ from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import solved_as
 from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
 from strategy.space.candidate_space import free_rules, space_of
+from strategy.space.classes import classify
 from strategy.space.request import Request
 from strategy.space.space import SearchSpace
 
@@ -37,13 +38,13 @@ def fastest_neighbour(request: Request, plan: Plan, simulate: Simulate, budget: 
 
     Args:
         request: what was searched for.
-        plan: the answer; its claims have the bound of all.
+        plan: the answer; its claims have the bound of all: of layouts that layers which repeat have in common.
         simulate: gives the simulated time of a program.
         budget: what it may take; what was found by then stays.
     """
     if len(plan.graph.ops) > MOST_OPS or request.deduction is not None:
         return plan
-    space = space_of(request, plan.config, free_rules(plan.config), folded=False)
+    space = space_of(request, plan.config, free_rules(plan.config))
     bound_ns = math.floor(plan.claims.lower_bound_s * 1e9)
     most_ns = max(round(plan.claims.objective_s * 1e9), math.floor(bound_ns / (1 - request.gap)))
     best, looked_at, is_better = plan, 0, True
@@ -70,13 +71,13 @@ def fastest_neighbour(request: Request, plan: Plan, simulate: Simulate, budget: 
 
 
 def _changes(space: SearchSpace) -> Iterator[dict[str, Signature]]:
-    """Signatures of one op each, then of two of those that read or write a value."""
-    graph = space.graph
-    for op in graph.ops:
-        yield from ({op.name: signature} for signature in space.options(op))
+    """Signatures of one op each, then of two of those that read or write a value; what is decided as one changes so."""
+    graph, classes = space.graph, classify(space)
+    for one in classes.of_ops:
+        yield from ({op.name: signature for op in one.ops} for signature in one.options)
     for name in graph.values:
         writer = [graph.producer[name]] if name in graph.producer else []
-        near = {op.name: op for op in (*writer, *graph.consumers[name])}
+        near = {classes.of_op[op.name].index: classes.of_op[op.name] for op in (*writer, *graph.consumers[name])}
         for one, other in itertools.combinations(near.values(), 2):
-            for pair in itertools.product(space.options(one), space.options(other)):
-                yield dict(zip((one.name, other.name), pair, strict=True))
+            for first, second in itertools.product(one.options, other.options):
+                yield {op.name: first for op in one.ops} | {op.name: second for op in other.ops}
