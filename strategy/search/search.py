@@ -102,13 +102,22 @@ def search(
     short = stand_in(request)
     if short is not None:
         budget.check()
-        deep = deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
-        chosen = deep.plan
+        found = deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
+        chosen = found.plan
         with taken_note_of() as interruption:
-            rest = Budget.of(0.0) if deep.interrupted else budget.until(interruption)
+            rest = Budget.of(0.0) if found.interrupted else budget.until(interruption)
             chosen = with_exchange(request, chosen, simulate, rest)
-        interrupted, took_s = deep.interrupted or bool(interruption.signum), time.monotonic() - start
-        return replace(deep, plan=chosen, search_time_s=took_s, interrupted=interrupted)
+        found = replace(found, plan=chosen, interrupted=found.interrupted or bool(interruption.signum))
+    else:
+        found = _one_by_one(request, simulate, budget, simulated, watch)
+    return replace(found, search_time_s=time.monotonic() - start)
+
+
+def _one_by_one(
+    request: Request, simulate: Simulate, budget: Budget, simulated: int, watch: Watch | None
+) -> SearchResult:
+    """The fastest plan of candidates that are solved one by one; see `search`."""
+    start = time.monotonic()
     if request.cost.cluster.groups:  # stages are solved under one limit, which the smallest device has
         smallest = request.cost.cluster.device.memory_bytes
         request = replace(request, memory_limit_bytes=min(request.memory_limit_bytes, smallest))
@@ -150,15 +159,20 @@ def search(
         interrupted |= bool(interruption.signum)
         if interruption.signum and not plans:
             raise KeyboardInterrupt
-    chosen = plans[0]
-    with taken_note_of() as interruption:
-        rest = Budget.of(0.0) if interrupted else budget.until(interruption)
-        chosen = _certified(request, chosen, known.proofs)
-        chosen = fastest_neighbour(request, chosen, simulate, rest.share(NEIGHBOURS_SHARE))
-        chosen = with_exchange(request, chosen, simulate, rest)
-    status, interrupted = _status(chosen, known), interrupted or bool(interruption.signum)
+    chosen, stopped = _finished(request, plans[0], known, simulate, Budget.of(0.0) if interrupted else budget)
+    status, took_s = _status(chosen, known), time.monotonic() - start
     chosen = replace(chosen, claims=replace(chosen.claims, status=str(status)))
-    return SearchResult(chosen, status, tuple(plans[1:]), len(candidates), time.monotonic() - start, interrupted)
+    return SearchResult(chosen, status, tuple(plans[1:]), len(candidates), took_s, interrupted or stopped)
+
+
+def _finished(request: Request, plan: Plan, known: _Known, simulate: Simulate, budget: Budget) -> tuple[Plan, bool]:
+    """(the plan with its certificate, its neighbours and exchanges looked at; whether a signal ended that early)."""
+    with taken_note_of() as interruption:
+        rest = budget.until(interruption)
+        plan = _certified(request, plan, known.proofs)
+        plan = fastest_neighbour(request, plan, simulate, rest.share(NEIGHBOURS_SHARE))
+        plan = with_exchange(request, plan, simulate, rest)
+    return plan, bool(interruption.signum)
 
 
 def _certified(request: Request, plan: Plan, proofs: CandidateProofs) -> Plan:
