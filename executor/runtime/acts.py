@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from executor.runtime.bitwise import SummationOrder
 from executor.runtime.collectives import prepare
 from executor.runtime.finiteness import HeldUpdates
-from executor.runtime.kernels.base import Kernels
+from executor.runtime.kernels.base import BoundAct, Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
 from executor.runtime.registers import Registers, allocate_bytes
@@ -82,6 +83,9 @@ class ActBinder:
         self._workspaces: list[Scratch] = [Workspace(kernels.xp) for _ in program.actors]
         self._workspace_nbytes = 0
         self._staging = [Workspace(np) for _ in program.actors]
+        self._acts_per_piece = [max((p.acts_per_piece for p in actor.writes), default=1) for actor in program.actors]
+        self._bound_ops: set[int] = set()
+        self._varying: set[int] = set()
 
     @property
     def scratch_nbytes(self) -> int:
@@ -160,6 +164,15 @@ class ActBinder:
             return False
         return self._graph.by_name[task.op].kind in self._kernels.batched
 
+    @property
+    def repeating(self) -> frozenset[int]:
+        """Of the actors that are bound, those of which every act gives the device the same by each choice of blocks."""
+        return frozenset(self._bound_ops - self._varying)
+
+    def begins_piece(self, index: int, number: int) -> bool:
+        """Whether an act begins the piece that it writes."""
+        return number % self._acts_per_piece[index] == 0
+
     def touches_device(self, index: int) -> bool:
         """Whether an actor uses memory of the device."""
         actor, registers = self._program.actors[index], self._program.registers
@@ -227,14 +240,21 @@ class ActBinder:
             to_host = Movement(Space.HOST) == self._registry[op.kind].cost
             move = self._kernels.download if to_host else self._kernels.upload
             return lambda number: move(memory(reads[0]), memory(writes[0]))
+        self._bound_ops.add(index)
         definition, call = found
-        acts_per_piece = max((port.acts_per_piece for port in self._program.actors[index].writes), default=1)
-        kernel = run_act if self._graph.on_host(op) and not self._kernels.host else self._kernels.run
+        acts_per_piece = self._acts_per_piece[index]
+        if self._graph.on_host(op) and not self._kernels.host:
+            bound = BoundAct(partial(run_act, definition, call))
+        else:
+            bound = self._kernels.bind(definition, call)
+        if not bound.repeats:
+            self._varying.add(index)
+        run = bound.run
 
         def act(number: int) -> None:
             call.number = number
-            call.first_of_piece = number % acts_per_piece == 0
-            kernel(definition, call)
+            call.first_of_piece = self.begins_piece(index, number)
+            run()
 
         sums, written = self._tree_sums, self._program.actors[index].writes
         if sums is not None and definition.accumulates and sums.adds_up(written[0].register):

@@ -6,19 +6,23 @@ bounded number of places in the launch list: what fast streams have done behind 
 for so many places later its events and buffers are used again. The host waits for the device itself only before acts
 of its own and before it fills a buffer that was given to the device (`strategy.program.event_waits`).
 
-Acts that the kernels launch together, updates of an optimiser, are *batched*: those that follow one another in the list
-on one stream have one event behind the last, and each an equal part of the time.
+Acts are issued by *runs*: those that follow one another in the list on one stream and are launched together, with one
+event behind the last, and each with an equal part of the time. Most runs are of one act. Those that kernels launch
+together, updates of an optimiser, are *batched*. And once acts need not be timed any more, those that give the device
+the same each time *repeat*: a run of them is captured as a graph for each choice of blocks, and replayed, which takes
+the host microseconds where the acts one by one would take it longer than the device. A run of these ends where another
+stream waits for an act or the host looks at it, so that nothing begins later than before but by the launch of the run.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from executor.runtime.streams import DeviceStreams, Event
+from executor.runtime.streams import DeviceStreams, Event, Graph, Stream
 from strategy.program.event_waits import ActWaits, Awaited, StepWaits, event_waits
 from strategy.program.launch_list import LaunchList, launch_lists
 from strategy.program.program import Program
@@ -26,6 +30,13 @@ from strategy.program.protocol import Act, streams_of_actors
 
 AHEAD = 1024
 """Acts that the host may be ahead of the device: enough for a few milliseconds, few enough that a fault shows soon."""
+_RUNS_AHEAD = 4
+"""The host may be ahead by so many of the longest runs."""
+_MOST_GRAPHS = 64
+"""Of one run: one for each choice of blocks. Further choices are issued act by act."""
+
+RunKey = Hashable
+"""Which blocks the acts of a run use, and which of them begin a piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,7 @@ class IssuedAct:
     begin: Event | None
     end: Event
     part: tuple[int, int] = (0, 1)
-    """Which of how many acts that were launched together."""
+    """Which of how many acts of a run."""
 
 
 class Issuer:
@@ -75,7 +86,7 @@ class Issuer:
         self.host = frozenset(host)
         self.waits: tuple[StepWaits, ...] = event_waits(program, rank, self.launches, host=host, staged=staged)
         """Of the first steps and, the last, of all others."""
-        self._streams, self._timed = streams, timed
+        self._streams, self._timed, self._timing = streams, timed, timed
         stream_of = streams_of_actors(program)
         self._opened = {
             stream: streams.open(program.streams[stream].name)
@@ -86,9 +97,14 @@ class Issuer:
         """An event is recorded anew when its act is issued again so many steps later."""
         self._ends = [[streams.event(timed=timed) for _ in range(self.laps)] for _ in self.launches]
         self._begins = [[streams.event(timed=True) for _ in range(self.laps)] for _ in self.launches] if timed else []
-        self._batches = _batches(self.launches, stream_of, batched)
-        self._batch: list[IssuedAct] = []
+        self._stream_of, self._batched = stream_of, frozenset(batched)
+        self._beside_host = _beside_host(program, self.host)
         self._ahead = min(ahead, len(self.launches) * self.laps)
+        self._longest_run = min(self._ahead, max(1, ahead // _RUNS_AHEAD))
+        self._given: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+        self._runs = self._grouped(*self._given)
+        self._graphs: list[dict[RunKey, Graph | None]] = [{} for _ in self.launches]
+        """By the first position of a run; None where it was run once and is captured the next time."""
         self._issued: dict[int, deque[IssuedAct]] = {stream: deque() for stream in self._opened}
         self._last: dict[int, Event] = {}
         self._launched = 0
@@ -98,20 +114,37 @@ class Issuer:
         """Go on for so many more steps."""
         self._left += steps * len(self.launches)
 
+    def group(self, repeating: Collection[int] = (), reported: Collection[int] = ()) -> None:
+        """Set the runs of the steps to come, between steps.
+
+        Args:
+            repeating: actors of which every act gives the device the same; if any, acts are not timed.
+            reported: actors behind whose acts something is copied.
+        """
+        given = frozenset(repeating), frozenset(reported)
+        if given != self._given:
+            self._given, self._runs = given, self._grouped(*given)
+            self._graphs = [{} for _ in self.launches]
+        self._timing = self._timed and not repeating
+
     @property
-    def next_actor(self) -> int | None:
-        """The actor whose act comes next, ready or not; None when all are launched."""
-        return self.launches[self._launched % len(self.launches)] if self._left else None
+    def next_run(self) -> tuple[int, ...]:
+        """The actors whose acts come next, ready or not; none when all are launched."""
+        if not self._left:
+            return ()
+        return self.launches[slice(*self._runs[self._launched % len(self.launches)])]
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the host is as far ahead of the device as it may be."""
+        """Whether with the next run the host were farther ahead of the device than it may be."""
         oldest = self._oldest()
-        return oldest is not None and self._launched - oldest.launch >= self._ahead
+        if oldest is None:
+            return False
+        return self._launched + len(self.next_run) - oldest.launch > self._ahead
 
     def host_may_go_on(self) -> bool:
         """Whether the device has done what the host itself waits for before the next act."""
-        return all(self._streams.query(self._event(one)) for one in self._next_waits.by_host)
+        return all(self._streams.query(self._event(one)) for waits in self._next_waits() for one in waits.by_host)
 
     def leave_to_host(self) -> None:
         """The next act is the host's own, and begins."""
@@ -119,31 +152,56 @@ class Issuer:
         self._launched += 1
         self._left -= 1
 
-    def issue(self, act: Act, run: Callable[[], None]) -> None:
-        """Give the device the next act: `run` hands over the work, to the current stream."""
+    def issue(
+        self, acts: Sequence[Act], run: Callable[[], None], then: Callable[[], None], key: RunKey | None = None
+    ) -> None:
+        """Give the device the acts of the next run.
+
+        Args:
+            acts: in their order.
+            run: hands over the work of all of them, to the current stream.
+            then: hands over what follows behind the last.
+            key: equal where `run` gives the device the same as it did before; None if it may never.
+        """
         self._join()
-        stream, streams = self._opened[act.stream], self._streams
-        step, position = divmod(self._launched, len(self.launches))
-        for one in self._next_waits.by_stream:
-            streams.wait(stream, self._event(one))
-        first, last = self._batches[position]
-        end = self._ends[last - 1][step % self.laps]
-        begin = self._begins[first][step % self.laps] if self._timed else None
+        stream, streams = self._opened[acts[0].stream], self._streams
+        step, first = divmod(self._launched, len(self.launches))
+        for waits in self._next_waits():
+            for one in waits.by_stream:
+                streams.wait(stream, self._event(one))
+        end = self._ends[first + len(acts) - 1][step % self.laps]
+        begin = self._begins[first][step % self.laps] if self._timing else None
         issued_ns = perf_counter_ns()
         with streams.use(stream):
-            if begin is not None and position == first:
+            if begin is not None:
                 streams.record(begin, stream)
-            run()
-            if position == last - 1:
-                streams.record(end, stream)
-        part = (position - first, last - first)
-        self._batch.append(IssuedAct(act, self._launched, issued_ns, begin, end, part))
-        if position == last - 1:
-            self._last[act.stream] = end
-            self._issued[act.stream].extend(self._batch)
-            self._batch = []
-        self._launched += 1
-        self._left -= 1
+            if key is None or not self._replay(first, key, run, stream):
+                run()
+            then()
+            streams.record(end, stream)
+        self._last[acts[0].stream] = end
+        self._issued[acts[0].stream].extend(
+            IssuedAct(act, self._launched + number, issued_ns, begin, end, (number, len(acts)))
+            for number, act in enumerate(acts)
+        )
+        self._launched += len(acts)
+        self._left -= len(acts)
+
+    def _replay(self, first: int, key: RunKey, run: Callable[[], None], stream: Stream) -> bool:
+        """Have a run done by its graph, which is made when it comes for the second time; whether that was done.
+
+        The first time, libraries and kernels may make what they need, which a graph cannot.
+        """
+        graphs = self._graphs[first]
+        if key not in graphs:
+            if len(graphs) < _MOST_GRAPHS:
+                graphs[key] = None
+            return False
+        graph = graphs[key]
+        if graph is None:
+            graph = graphs[key] = self._streams.capture(stream, run)
+        self._streams.replay(graph, stream)
+        return True
 
     def on_stream(self, act: Act) -> AbstractContextManager[None]:
         """What the host's own act gives the device inside goes to the act's stream."""
@@ -153,7 +211,8 @@ class Issuer:
         """The acts that the device has done since it was last asked."""
         for issued in self._issued.values():
             while issued and self._streams.query(issued[0].end):
-                yield issued.popleft()
+                for _ in range(issued[0].part[1]):
+                    yield issued.popleft()
 
     def join(self) -> None:
         """Let the host use everything: all acts are done."""
@@ -177,31 +236,56 @@ class Issuer:
         each = (end_ns - begin_ns) / count
         return begin_ns + round(each * number), begin_ns + round(each * (number + 1))
 
-    @property
-    def _next_waits(self) -> ActWaits:
-        step, position = divmod(self._launched, len(self.launches))
-        return self.waits[min(step, len(self.waits) - 1)][position]
+    def _next_waits(self) -> Sequence[ActWaits]:
+        """Of the acts of the next run."""
+        step, first = divmod(self._launched, len(self.launches))
+        return self.waits[min(step, len(self.waits) - 1)][slice(*self._runs[first])]
 
     def _join(self) -> None:
         """Let the host use what was written before the acts that it has waited for."""
-        for one in self._next_waits.by_host:
-            self._streams.synchronize(self._event(one))
+        for waits in self._next_waits():
+            for one in waits.by_host:
+                self._streams.synchronize(self._event(one))
 
     def _event(self, awaited: Awaited) -> Event:
         """The event behind an act of this step or of an earlier one."""
         step = self._launched // len(self.launches) - awaited.steps_ago
-        return self._ends[self._batches[awaited.position][1] - 1][step % self.laps]
+        return self._ends[self._runs[awaited.position][1] - 1][step % self.laps]
 
+    def _grouped(self, repeating: frozenset[int], reported: frozenset[int]) -> tuple[tuple[int, int], ...]:
+        """By position, [first, last) of its run."""
+        waiting: set[int] = set()
+        awaited: set[int] = set()
+        for step in self.waits:
+            for position, waits in enumerate(step):
+                every = (*waits.by_host, *waits.by_stream)
+                awaited.update(one.position for one in every)
+                if every:
+                    waiting.add(position)
 
-def _batches(launches: LaunchList, stream_of: Sequence[int], batched: Collection[int]) -> tuple[tuple[int, int], ...]:
-    """By position, [first, last) of the acts that it is launched together with."""
-    found: list[tuple[int, int]] = []
-    while len(found) < len(launches):
-        first = last = len(found)
-        last += 1
-        while last < len(launches) and {launches[first], launches[last]} <= set(batched):
-            if stream_of[launches[last]] != stream_of[launches[first]]:
-                break
+        def follows(position: int) -> bool:
+            """Whether an act is of the run of the one before it."""
+            before, actor = self.launches[position - 1], self.launches[position]
+            if self._stream_of[before] != self._stream_of[actor] or actor in self._beside_host or before in reported:
+                return False
+            apart = position in waiting or position - 1 in awaited
+            return {before, actor} <= self._batched or ({before, actor} <= repeating and not apart)
+
+        found: list[tuple[int, int]] = []
+        while len(found) < len(self.launches):
+            first = last = len(found)
             last += 1
-        found += [(first, last)] * (last - first)
-    return tuple(found)
+            while last < len(self.launches) and last - first < self._longest_run and follows(last):
+                last += 1
+            found += [(first, last)] * (last - first)
+        return tuple(found)
+
+
+def _beside_host(program: Program, host: Collection[int]) -> frozenset[int]:
+    """Actors of the host, and those whose credits depend on what these have done."""
+    shared = {port.register for actor in host for port in (*program.actors[actor].reads, *program.actors[actor].writes)}
+    return frozenset(
+        index
+        for index, actor in enumerate(program.actors)
+        if any(port.register in shared for port in (*actor.reads, *actor.writes))
+    ) | frozenset(host)

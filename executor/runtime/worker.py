@@ -154,6 +154,7 @@ class Worker:
                 batched=batched,
             )
         self._probe: FinitenessProbe | None = None
+        self._bound = False
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
         self._first_act = [first_step * acts for acts in self._acts_per_step]
@@ -181,6 +182,8 @@ class Worker:
             self._acts.updates.held = False
         if self.issuer is not None:
             self._bind_all()
+            one_by_one = self._record or self._probe is not None
+            self.issuer.group(() if one_by_one else self._acts.repeating, self._reports.actors)
             self.issuer.extend(steps)
         self._look(self.protocol.streams, perf_counter_ns())
         try:
@@ -289,24 +292,39 @@ class Worker:
         return False
 
     def _launch_next(self) -> bool:
-        """Issue the next act of the launch list, if it may be; whether anything went on."""
+        """Issue the next run of the launch list, if it may be; whether anything went on."""
         issuer, protocol = present(self.issuer, "what hands acts to the device"), self.protocol
-        actor, moved = issuer.next_actor, False
-        if actor is None or actor in issuer.host or issuer.is_ahead or self._probe is not None:
+        run, moved = issuer.next_run, False
+        if not run or run[0] in issuer.host or issuer.is_ahead or self._probe is not None:
             for issued in issuer.ended():
                 moved = True
                 self._end_issued(issued)
-        if actor is None or issuer.is_ahead or (self._probe is not None and issuer.oldest() is not None):
+        if not run or issuer.is_ahead or (self._probe is not None and issuer.oldest() is not None):
             return moved
-        stream = protocol.stream_of(actor)
-        if not issuer.host_may_go_on() or protocol.is_busy(stream) or not protocol.may_act(actor):
+        stream = protocol.stream_of(run[0])
+        if not issuer.host_may_go_on() or protocol.is_busy(stream) or not protocol.may_act(run[0]):
             return moved
         self._ready_ns[stream] = perf_counter_ns()
-        self._begin(actor, stream)
+        if run[0] in issuer.host:
+            self._begin(run[0], stream)
+        else:
+            self._launch(run, stream)
         return True
 
     def _begin(self, actor: int, stream: int) -> None:
-        """Issue an act and run it, or start its movements, or hand it to the device."""
+        """Issue an act and run it, or start its movements."""
+        act, number, run = self._issue(actor, stream)
+        start_ns = perf_counter_ns()
+        requests = run(number) if self.issuer is None else self._on_host(act, run, number)
+        if requests is None:
+            self._end(act, self._ready_ns[stream], start_ns, perf_counter_ns())
+            return
+        flight = _Flight(act, self._ready_ns[stream], start_ns, requests)
+        self._flights.append(flight)
+        self._advance(flight)
+
+    def _issue(self, actor: int, stream: int) -> tuple[Act, int, Run]:
+        """The next act of an actor, its number in the training, and what runs it."""
         act = self.protocol.issue(stream, actor)
         self._current = (actor, act.number)
         number = self._first_act[actor] + act.number
@@ -319,25 +337,30 @@ class Worker:
         run = runs.get(blocks)
         if run is None:
             run = runs[blocks] = self._acts.bind(actor, act.read_blocks, act.write_blocks)
-        if self.issuer is not None and actor not in self.issuer.host:
-            self.issuer.issue(act, lambda: self._hand_over(act, run(number)))
-            self._look(self.protocol.issued(act), self._ready_ns[stream])
-            return
-        start_ns = perf_counter_ns()
-        requests = run(number) if self.issuer is None else self._on_host(act, run, number)
-        if requests is None:
-            self._end(act, self._ready_ns[stream], start_ns, perf_counter_ns())
-            return
-        flight = _Flight(act, self._ready_ns[stream], start_ns, requests)
-        self._flights.append(flight)
-        self._advance(flight)
+        return act, number, run
 
-    def _hand_over(self, act: Act, requests: Requests | None) -> None:
-        """See that all of an act is ordered on the stream, and behind it a copy of what is reported."""
-        for request in requests or ():
-            if not request.test():
-                raise InternalError(f"{request.describe()}: not in stream order")
-        self._reports.order_copies(act)
+    def _launch(self, actors: Sequence[int], stream: int) -> None:
+        """Hand a run of acts to the device; its last may be one of which something is reported."""
+        found = []
+        for actor in actors:
+            if not self.protocol.may_act(actor):
+                raise InternalError(f"{self.program.actors[actor].name} is of a run and may not act yet")
+            found.append(self._issue(actor, stream))
+            self._look(self.protocol.issued(found[-1][0]), self._ready_ns[stream])
+        acts, key = [act for act, _, _ in found], None
+        if len(acts) > 1 and self._acts.repeating.issuperset(actors):
+            begins = self._acts.begins_piece
+            key = tuple((act.read_blocks, act.write_blocks, begins(act.actor, number)) for act, number, _ in found)
+        present(self.issuer, "what hands acts to the device").issue(
+            acts, lambda: self._hand_over(found), lambda: self._reports.order_copies(acts[-1]), key
+        )
+
+    def _hand_over(self, found: Sequence[tuple[Act, int, Run]]) -> None:
+        """See that all of some acts is ordered on the stream."""
+        for _, number, run in found:
+            for request in run(number) or ():
+                if not request.test():
+                    raise InternalError(f"{request.describe()}: not in stream order")
 
     def _on_host(self, act: Act, run: Run, number: int) -> Requests | None:
         """The host's own act beside a device; what the device does in it is waited for."""
@@ -356,14 +379,17 @@ class Worker:
 
     def _bind_all(self) -> None:
         """Bind every act that there will be, so that no step that follows has to make anything."""
+        if self._bound:
+            return
+        self._bound = True
         self._reports.make_buffers()
         actors = dict.fromkeys(present(self.issuer, "a launch list").launches)
-        if not any(self._runs):
-            self._acts.assign_workspaces({a: next(iter(self.protocol.choices_of_blocks(a))) for a in actors})
+        self._acts.assign_workspaces({a: next(iter(self.protocol.choices_of_blocks(a))) for a in actors})
         for actor in actors:
             for reads, writes in self.protocol.choices_of_blocks(actor):
-                if reads + writes not in self._runs[actor]:
-                    self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)
+                self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)
+        # What is kept from act to act was made on no stream of an act.
+        self._kernels.wait()
 
     def _poll(self) -> bool:
         """Advance what is under way; whether anything moved."""

@@ -70,3 +70,5 @@ def _seen(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
         yield "copies to the host and back"
     if any(one.trainer.worker.issuer and one.trainer.worker.issuer.host for one in found):
         yield "acts of the host"
+    if any(one.device.replayed for one in found):
+        yield "graphs"

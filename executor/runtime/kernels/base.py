@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Protocol
 
 from executor.runtime.streams import DeviceStreams
@@ -14,11 +15,24 @@ from strategy.graph.ops.scratch import ScratchSizes
 BACKENDS = ("numpy", "cupy")
 
 
+@dataclass(frozen=True, slots=True)
+class BoundAct:
+    """An act of an op on its arrays.
+
+    Attributes:
+        run: runs it; when it returns, the work is done, or ordered on the device's current stream.
+        repeats: whether it gives the device the same each time, except that an accumulator begins or goes on.
+    """
+
+    run: Callable[[], None]
+    repeats: bool = False
+
+
 class Kernels(Protocol):
     """Arrays and ops on one device.
 
-    When `run`, `download` or `upload` returns, the work is done, or it is ordered on the current stream of a device
-    that has `streams`.
+    When a bound act, `download` or `upload` returns, the work is done, or it is ordered on the current stream of a
+    device that has `streams`.
     """
 
     @property
@@ -45,8 +59,8 @@ class Kernels(Protocol):
         """Wait until all that was ordered on the current stream is done."""
         ...
 
-    def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op."""
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
+        """An act of an op on the arrays that `call` has now; its number and `first_of_piece` are read at each run."""
         ...
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:

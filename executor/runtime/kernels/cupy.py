@@ -6,6 +6,7 @@ from types import ModuleType
 
 import numpy as np
 
+from executor.runtime.kernels.base import BoundAct
 from executor.runtime.kernels.cupy_streams import CupyStreams
 from executor.runtime.kernels.gpu.device import open_acts
 from executor.runtime.kernels.gpu.launch import address_of
@@ -51,12 +52,12 @@ class CupyKernels:
         self._acts.flush()
         self.xp.cuda.get_current_stream().synchronize()
 
-    def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op, by kernels of its own where there are some, else by CuPy's.
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
+        """By kernels of its own where there are some, else by CuPy's.
 
         Updates that follow one another are run together, before anything else is run, copied or recorded.
         """
-        self._acts.run(definition, call)
+        return self._acts.bind(definition, call)
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """What kernels and libraries ask for; what ops declare where the array module runs them."""

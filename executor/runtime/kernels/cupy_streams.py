@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
 
-from executor.runtime.streams import Event, Stream
+from executor.runtime.streams import Event, Graph, Stream
 
 
 class CupyStreams:
@@ -55,6 +55,22 @@ class CupyStreams:
     def synchronize(self, event: Event) -> None:
         """Wait on the host."""
         event.synchronize()
+
+    def capture(self, stream: Stream, run: Callable[[], None]) -> Graph:
+        """A CUDA graph; kernels and libraries must have been used before, for neither is to allocate meanwhile."""
+        self._flush()
+        stream.begin_capture()
+        try:
+            run()
+            self._flush()
+        finally:
+            graph = stream.end_capture()
+        return graph
+
+    def replay(self, graph: Graph, stream: Stream) -> None:
+        """Launch it."""
+        self._flush()
+        graph.launch(stream)
 
     def time_ns(self, event: Event) -> int:
         """By the node's monotonic clock, which was read right after the device had come by the first timed event."""

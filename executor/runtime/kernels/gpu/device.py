@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from executor.runtime.kernels.base import BoundAct
 from executor.runtime.kernels.gpu.attention import AttentionAct
 from executor.runtime.kernels.gpu.cublaslt import ProductPlans, import_cublaslt
 from executor.runtime.kernels.gpu.cudnn import AttentionPlans, import_cudnn
@@ -35,21 +38,23 @@ class DeviceActs:
         self._xp, self._kernels, self._products, self._attention = xp, kernels, products, attention
         self._updates = WaitingUpdates()
 
-    def run(self, definition: OpDef, call: Call) -> bool:
-        """Issue one act; whether it is issued, or waits for others like it until `flush`."""
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
+        """An act on the arrays of `call`: what it becomes is found out once, if it does not follow from its number."""
         work = work_of(definition.kind, call)
-        if work is not None and isinstance(work[0], AdamUpdate):
-            for launch in self._updates.add(work[0]):
-                self._kernels.launch(launch)
-            return False
-        self.flush()
         if work is None or not all(map(self._takes, work)):
-            run_act(definition, call)
-            return True
-        stream = int(self._xp.cuda.get_current_stream().ptr)
-        for one in work:
-            self._issue(one, stream, call.workspace)
-        return True
+            return BoundAct(partial(self._by_array_code, definition, call))
+        if any(isinstance(one, Launch | AdamUpdate) and one.numbered for one in work):
+            return BoundAct(lambda: self._issue_all(work_of(definition.kind, call) or (), call.workspace))
+        if isinstance(work[0], AdamUpdate):
+            return BoundAct(partial(self._update, work[0]), repeats=True)
+        issue = [self._bound(one, call.workspace) for one in work if not isinstance(one, AdamUpdate)]
+
+        def run() -> None:
+            self.flush()
+            for one in issue:
+                one()
+
+        return BoundAct(run, repeats=True)
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """What acts like this one ask their scratch for."""
@@ -67,19 +72,41 @@ class DeviceActs:
     def flush(self) -> None:
         """Issue what waits: before anything else is issued, copied, recorded or waited for."""
         for launch in self._updates.take():
-            self._kernels.launch(launch)
+            self._kernels.bind(launch)()
+
+    def _by_array_code(self, definition: OpDef, call: Call) -> None:
+        self.flush()
+        run_act(definition, call)
+
+    def _update(self, update: AdamUpdate) -> None:
+        """It waits for others like it until `flush`."""
+        for launch in self._updates.add(update):
+            self._kernels.bind(launch)()
+
+    def _issue_all(self, work: Sequence[Work], scratch: Scratch) -> None:
+        for one in work:
+            if isinstance(one, AdamUpdate):
+                self._update(one)
+            else:
+                self.flush()
+                self._bound(one, scratch)()
 
     def _takes(self, work: Work) -> bool:
         return not isinstance(work, AttentionAct) or self._attention.takes(work)
 
-    def _issue(self, work: Work, stream: int, scratch: Scratch) -> None:
+    def _bound(self, work: Launch | MatrixProduct | AttentionAct, scratch: Scratch) -> Callable[[], None]:
         match work:
             case Launch():
-                self._kernels.launch(work)
+                return self._kernels.bind(work)
             case MatrixProduct():
-                self._products.run(work, stream, scratch)
+                issue = self._products.bind(work, scratch)
             case AttentionAct():
-                self._attention.run(work, stream, scratch)
+                issue = self._attention.bind(work, scratch)
+        return lambda: issue(self._stream())
+
+    def _stream(self) -> int:
+        """The address of the current stream."""
+        return int(self._xp.cuda.get_current_stream().ptr)
 
 
 def open_acts(xp: Any, *, tf32: bool = False) -> DeviceActs:

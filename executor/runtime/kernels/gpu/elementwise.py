@@ -123,7 +123,7 @@ def _dropped(call: Call, residual: Array | None) -> Launches | None:
     key, threshold = _key(int_attr(call.attrs, "seed"), call.number), np.uint64(drop_below(rate))
     figures = (np.int64(width), _piece(box), key, threshold, np.float32(1.0 / (1.0 - rate)))
     arguments = (x, residual, out, *figures, wide((x, residual, out), width))
-    return (Launch(dropout.__name__, element_of(x), per_row(rows), arguments),)
+    return (Launch(dropout.__name__, element_of(x), per_row(rows), arguments, numbered=True),)
 
 
 def _key(seed: int, act: int) -> np.uint64:

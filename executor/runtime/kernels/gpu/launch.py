@@ -38,12 +38,14 @@ class Launch:
         element: the element type of the program that it is taken from.
         grid: blocks along x, y, z; every block has `BLOCK` threads.
         arguments: in the order of the kernel's parameters.
+        numbered: whether some follow from the number of the act.
     """
 
     kernel: str
     element: DType
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]
+    numbered: bool = False
 
 
 def struct(values: ArrayLike) -> np.void:

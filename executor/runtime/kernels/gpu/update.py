@@ -59,6 +59,11 @@ class AdamUpdate:
     tensor: AdamTensor
     shared: AdamShared
 
+    @property
+    def numbered(self) -> bool:
+        """Whether it counts by the number of the act."""
+        return self.shared.step is None
+
 
 class WaitingUpdates:
     """AdamW acts that have been asked for and not been issued: those that follow one another become one launch.

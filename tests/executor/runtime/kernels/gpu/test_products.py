@@ -34,7 +34,7 @@ def trials(kind: str) -> Iterator[Trial]:
 
 
 def run(product: MatrixProduct, library: HostCublasLt | None = None, *, tf32: bool = False) -> None:
-    ProductPlans(library or HostCublasLt(), tf32=tf32).run(product, STREAM, Workspace(np))
+    ProductPlans(library or HostCublasLt(), tf32=tf32).bind(product, Workspace(np))(STREAM)
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
@@ -47,7 +47,7 @@ def test_products_mean_what_the_op_means(kind: str, element: DType) -> None:
         assert work is not None
         for product in work:
             assert isinstance(product, MatrixProduct)
-            plans.run(product, STREAM, Workspace(np))
+            plans.bind(product, Workspace(np))(STREAM)
         assert error_per_row(call.outputs[0], right) <= TOLERANCES[element]
 
 
@@ -160,7 +160,7 @@ def test_a_product_is_planned_once_for_each_shape_and_alignment() -> None:
         return MatrixProduct(a, b, room[2048 : 2048 + rows * 8].reshape(rows, 8))
 
     for first, rows in ((0, 4), (64, 4), (1, 4), (0, 5), (64, 5)):
-        plans.run(product(first, rows), STREAM, Workspace(np))
+        plans.bind(product(first, rows), Workspace(np))(STREAM)
     assert sum(call.startswith("plan") for call in library.calls) == 3
     assert [call for call in library.calls if call.startswith("matmul")] == [
         f"matmul by plan on stream {STREAM} with 4096 bytes of workspace"
