@@ -74,7 +74,7 @@ latency = "5 us"
 
 def plans(bench: Bench) -> Figures:
     """Tiny models by every kind of plan: the losses of one rank."""
-    with _folder() as folder:
+    with folder_of_plans() as folder:
         right = _losses(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, steps=8, batch=16)
         figures: dict[str, Any] = {"one rank": right}
         for name, degrees in PLANS.items():
@@ -90,11 +90,12 @@ def plans(bench: Bench) -> Figures:
 def training(bench: Bench) -> Figures:
     """Models of a size that people train: tokens in a second, and losses that fall."""
     figures: dict[str, Any] = {}
-    with _folder() as folder:
+    with folder_of_plans() as folder:
         config = folder / "config.json"
         write_atomic(config, json.dumps(LLAMA_1B))
         for model, batch in (GPT, (str(config), LLAMA_BATCH)):
-            reports = _train(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, steps=50, batch=batch)
+            plan = make_plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch)
+            reports, _ = train(bench, plan, steps=50)
             late = sorted(report["step_time_s"] for report in reports[5:])
             middle = late[len(late) // 2]
             losses = [report["loss"] for report in reports]
@@ -115,8 +116,8 @@ def faults(bench: Bench) -> Figures:
     Ranks that are killed or stopped end as they do without a device, which the tests of the supervision show.
     """
     model, batch = TOO_LARGE
-    with _folder() as folder:
-        plan = _plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch, memory_bytes=_TOLD_BYTES)
+    with folder_of_plans() as folder:
+        plan = make_plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch, memory_bytes=_TOLD_BYTES)
         arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", "2", "--json")
         begin = time.perf_counter()
         code, written = bench.command(arguments, _FAULT_S)
@@ -128,8 +129,8 @@ def faults(bench: Bench) -> Figures:
 
 def profile(bench: Bench) -> Figures:
     """A run leaves a timeline, and measurements that a calibration is fitted to."""
-    with _folder() as folder:
-        plan = _plan(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, batch=16)
+    with folder_of_plans() as folder:
+        plan = make_plan(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, batch=16)
         arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", "8", "--json")
         code, written = bench.command(arguments, _TRAIN_S)
         if code:
@@ -146,28 +147,41 @@ def profile(bench: Bench) -> Figures:
 def _losses(
     bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, steps: int, batch: int
 ) -> list[float]:
-    return [report["loss"] for report in _train(bench, folder, model, degrees, steps=steps, batch=batch)]
+    plan = make_plan(bench, folder, model, degrees, batch=batch)
+    return [report["loss"] for report in train(bench, plan, steps=steps)[0]]
 
 
-def _train(
-    bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, steps: int, batch: int
-) -> list[dict[str, Any]]:
-    """The reports of a training, in bfloat16 with fused ops."""
-    plan = _plan(bench, folder, model, degrees, batch=batch)
+def train(bench: Bench, plan: Path, *, steps: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The reports of a training, and its summary.
+
+    Raises:
+        PartFailed: it fails, or a loss is no number.
+    """
     arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", str(steps), "--json")
     code, written = bench.command(arguments, _TRAIN_S)
     if code:
-        raise PartFailed(f"train {model} {degrees} ends with code {code}: {_last(written)}")
-    reports = [found for found in _documents(written) if "loss" in found and "step" in found]
+        raise PartFailed(f"train {plan.stem} ends with code {code}: {_last(written)}")
+    documents = _documents(written)
+    reports = [found for found in documents if "loss" in found and "step" in found]
     if len(reports) != steps or not all(math.isfinite(report["loss"] or math.nan) for report in reports):
-        raise PartFailed(f"train {model} {degrees} gives {len(reports)} finite losses of {steps}")
-    return reports
+        raise PartFailed(f"train {plan.stem} gives {len(reports)} finite losses of {steps}")
+    return reports, documents[-1]
 
 
-def _plan(
-    bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, batch: int, memory_bytes: int = 0
+def make_plan(
+    bench: Bench,
+    folder: Path,
+    model: str,
+    degrees: Mapping[str, int],
+    *,
+    batch: int,
+    memory_bytes: int = 0,
+    recipe: Sequence[str] = (),
 ) -> Path:
-    """A plan file for a model by degrees, one micro-batch but for pipelines; ranks share the devices that there are."""
+    """A plan file for a model by degrees, in bfloat16 with fused ops.
+
+    There is one micro-batch but for pipelines; ranks share the devices that there are.
+    """
     name = "-".join((Path(model).name, *(f"{key}{value}" for key, value in degrees.items()), str(batch)))
     pins, cluster, plan = (folder / f"{name}.{kind}" for kind in ("pins.toml", "cluster.toml", "json"))
     count, devices = degrees["pp"], math.prod(degrees.values())
@@ -177,7 +191,7 @@ def _plan(
     share = runtime.memGetInfo()[1] * min(1.0, runtime.getDeviceCount() / devices)
     write_atomic(cluster, _CLUSTER.format(devices=devices, memory_bytes=memory_bytes or int(share)))
     given = ("--cluster", str(cluster), "--global-batch", str(batch), "--pin", str(pins), "--out", str(plan))
-    how = ("--deduce", "least-cost", "--training", "precision=bf16", "fused=true")
+    how = ("--deduce", "least-cost", "--training", "precision=bf16", "fused=true", *recipe)
     code, written = bench.command((*_SBPLAN, "search", model, *given, *how), _SEARCH_S)
     if code not in (0, _NOT_PROVED):
         raise PartFailed(f"search {name} ends with code {code}: {_last(written)}")
@@ -195,6 +209,7 @@ def _last(written: str) -> str:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def folder_of_plans() -> Iterator[Path]:
+    """For files of commands."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
