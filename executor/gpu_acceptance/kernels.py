@@ -42,14 +42,15 @@ def kernels(bench: Bench) -> Figures:
     rate = copy_bytes_per_s(bench)
     rows: Rows = {}
     for element in ELEMENTS:
-        for kind, example in kernel_samples(SMALL, element).items():
-            rows[f"{kind} {element}"] = {"error": error_of(bench, kind, example), "most": _most(example)}
-    for kind, example in kernel_samples(bench.sizes, DType.BFLOAT16).items():
-        call = call_on(bench, kind, example, drawn(example, seed=2))
-        seconds = bench.seconds(_act(bench, kind, call))
+        for sample in kernel_samples(SMALL, element):
+            error = error_of(bench, sample.kind, sample.example)
+            rows[f"{sample.name} {element}"] = {"error": error, "most": _most(sample.example)}
+    for sample in kernel_samples(bench.sizes, DType.BFLOAT16):
+        call = call_on(bench, sample.kind, sample.example, drawn(sample.example, seed=2))
+        seconds = bench.seconds(_act(bench, sample.kind, call))
         nbytes = sum(array.nbytes for array in (*call.inputs, *call.outputs, *call.updates, *call.updates))
         share = nbytes / rate / seconds
-        rows[f"{kind} bfloat16"] |= {"seconds": seconds, "of_copy": share, "fast": share >= WANTED_OF_COPY}
+        rows[f"{sample.name} bfloat16"] |= {"seconds": seconds, "of_copy": share, "fast": share >= WANTED_OF_COPY}
     return _judged({"copy_bytes_per_s": rate, "acts": rows}, rows)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from executor.gpu_acceptance.bench import Bench, Sizes
-from executor.runtime.kernels.gpu import attention, elementwise, products, slices, update
+from executor.runtime.kernels.gpu import arithmetic, attention, elementwise, products, slices, update
 from executor.runtime.kernels.gpu import rows as by_rows
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Example, Workspace
@@ -20,8 +21,22 @@ _ADAM = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
 _DROP = {"rate": 0.1, "seed": 7}
 
 
-def kernel_samples(sizes: Sizes, half: DType) -> dict[str, Example]:
-    """Kind -> its operands; losses and updates in float32, as mixed precision has them, all else in a half."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One act of a kind, and what is special about it where there are several of the kind."""
+
+    kind: str
+    example: Example
+    special: str = ""
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"{self.kind} {self.special}".rstrip()
+
+
+def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
+    """Acts of all kinds with kernels; losses and updates in float32, as in mixed precision, all else in a half."""
     rows, width, classes = sizes.rows, sizes.width, sizes.classes
     x, vector, logits = _spec((rows, width), half), _spec((width,), half), _spec((rows, classes))
     row, scalar, labels = _spec((rows,)), _spec(()), _spec((rows,), DType.INT32)
@@ -37,14 +52,16 @@ def kernel_samples(sizes: Sizes, half: DType) -> dict[str, Example]:
         by_rows.square_sum,
     )
     binary = (
+        *(arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.add_n),
         *(elementwise.gelu_grad, elementwise.gelu_exact_grad, elementwise.silu_grad, elementwise.swiglu),
         *(by_rows.softmax_grad, by_rows.log_softmax_grad),
     )
-    bounded = {"limit": 1.2}
+    bounded, apart = {"limit": 1.2}, {1: (0.5, 3.0)}
     figures = (_spec((rows, width)), scalar, scalar)
     found: dict[Callable[[Call], object], Example] = {
         **{make: Example((x,)) for make in unary},
         **{make: Example((x, x)) for make in binary},
+        arithmetic.div: Example((x, x), ranges=apart),
         elementwise.swiglu_grad: Example((x, x, x)),
         elementwise.bounded_swiglu: Example((x, x), attrs=bounded),
         elementwise.bounded_swiglu_dgate: Example((x, x, x), attrs=bounded),
@@ -65,7 +82,9 @@ def kernel_samples(sizes: Sizes, half: DType) -> dict[str, Example]:
         slices.gather_grad: Example((labels, x), attrs={"axis": 0, "rows": classes}, ranges={0: (0, classes)}),
         update.adamw: Example(figures, figures[:1] * 3, _ADAM, {5: (0.0, 1.0), 2: (0.0, 0.01)}),
     }
-    return {make.__name__: example for make, example in found.items()}
+    stack = _spec((4, rows // 4, width), half)
+    others = [Sample(arithmetic.add.__name__, Example((stack, vector)), "of a bias")]
+    return [*(Sample(make.__name__, example) for make, example in found.items()), *others]
 
 
 def product_samples(sizes: Sizes, element: DType) -> dict[str, Example]:

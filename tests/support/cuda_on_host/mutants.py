@@ -83,6 +83,15 @@ MUTANTS: Mapping[str, Mutant] = {
     "labels that do not count do": Mutant(
         "loss.cu", "if (label == ignored) continue;", "", "cross_entropy", ("loss.cu", "reduce.cu")
     ),
+    "an operand is spread over the dim that it has": Mutant(
+        "arithmetic.cu", "middle * steps.middle", "outer * steps.middle", "add", ("arithmetic.cu",)
+    ),
+    "runs of a result are counted in elements": Mutant(
+        "arithmetic.cu", "in_run = inner / W", "in_run = inner", "mul", ("arithmetic.cu",)
+    ),
+    "the last term is left out": Mutant(
+        "arithmetic.cu", "if (k >= count)", "if (k + 1 >= count)", "add_n", ("arithmetic.cu",)
+    ),
     "an index too many is looked at": Mutant(
         "gather.cu", "place < taken &&", "place <= taken &&", "gather_grad", ("gather.cu",)
     ),

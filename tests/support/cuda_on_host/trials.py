@@ -219,6 +219,28 @@ def _each(operands: int) -> Maker:
     return make
 
 
+def _arithmetic(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
+    """Of one shape; a bias, positions, a scalar, a figure per row, both spread, in runs that vectors fit and not."""
+    pairs: tuple[tuple[Shape, Shape], ...] = (
+        *(((1, 3), (1, 3)), ((7, 77), (7, 77)), ((2, 1028), (2, 1028)), ((), ())),
+        *(((3, 5, 2056), (2056,)), ((2, 3, 77), (77,)), ((2, 5, 16), (5, 16)), ((16,), (3, 2, 16))),
+        *(((7, 24), ()), ((9, 24), (9, 1)), ((4, 1, 40), (6, 40)), ((5,), (7, 1)), ((4, 5, 6), (5, 1))),
+    )
+    for shapes in pairs:
+        x, y = (np.array(rng.standard_normal(shape)) for shape in shapes)
+        x[...] += OFFSET if kind == "sub" else 0.0
+        y[...] += np.copysign(0.5, y)  # away from zero, for quotients
+        x.reshape(-1)[-1] = OUTLIER
+        yield Trial(kind, (x, y))
+
+
+def _add_n(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
+    for count, shape in ((1, (3,)), (2, (7, 77)), (3, (2, 1028)), (16, (5, 8))):
+        terms = tuple(rng.standard_normal(shape) for _ in range(count))
+        terms[-1].reshape(-1)[0] = OUTLIER
+        yield Trial(kind, (terms[0] + OFFSET, *terms[1:]))
+
+
 def _dropout(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     for shape, offsets in (((3, 77), (5, 9)), ((2, 3, 4, 8), (0, 7, 2, 24)), ((2056,), (0,)), ((2, 1), (1, 1))):
         box = tuple((begin, begin + size) for begin, size in zip(offsets, shape, strict=True))
@@ -292,6 +314,8 @@ _MAKERS: Mapping[str, Maker] = {
     "cross_entropy": _cross_entropy,
     "cross_entropy_grad": _cross_entropy,
     "square_sum": _square_sum,
+    **dict.fromkeys(("add", "sub", "mul", "div"), _arithmetic),
+    "add_n": _add_n,
     **dict.fromkeys(("gelu", "gelu_exact", "silu"), _each(1)),
     **dict.fromkeys(("gelu_grad", "gelu_exact_grad", "silu_grad", "bounded_swiglu", "swiglu"), _each(2)),
     **dict.fromkeys(("bounded_swiglu_dgate", "bounded_swiglu_dup", "swiglu_grad"), _each(3)),

@@ -13,8 +13,8 @@ from executor.runtime.kernels.gpu.program import BLOCK, PACK_NBYTES
 from strategy.graph.ops.base import Array
 from strategy.sbp.tensor import DType, Shape
 
-_MOST_BLOCKS = 2048
-"""Of a kernel whose threads go over the elements in strides: enough to fill any device, the same on all."""
+_MOST_BLOCKS = 8192
+"""Of a kernel whose threads go over the elements in strides: enough that a device's last blocks are a small part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from executor.runtime.kernels.gpu import elementwise, products, rows, slices, update
+from executor.runtime.kernels.gpu import arithmetic, elementwise, products, rows, slices, update
 from executor.runtime.kernels.gpu.attention import AttentionAct, attention, attention_grad
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.products import MatrixProduct
@@ -29,6 +29,11 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
         rows.cross_entropy,
         rows.cross_entropy_grad,
         rows.square_sum,
+        arithmetic.add,
+        arithmetic.sub,
+        arithmetic.mul,
+        arithmetic.div,
+        arithmetic.add_n,
         elementwise.gelu,
         elementwise.gelu_grad,
         elementwise.gelu_exact,

@@ -17,14 +17,14 @@ from tests.support.cuda_on_host.trials import Trial, kinds, trials
 
 GOLDEN = Path(__file__).parent / "launches.txt"
 INTEGERS = {"int": "int32", "Index": "int64", "unsigned long long": "uint64", "float": "float32", "double": "float64"}
-STRUCTS = {"Piece": 8 * 23, "Counts": 8 * 25, "Pointers": 8 * 24}
+STRUCTS = {"Piece": 8 * 23, "Counts": 8 * 25, "Pointers": 8 * 24, "Terms": 8 * 16, "Steps": 8 * 3}
 
 
 def fits(argument: Argument, parameter: str, element: DType) -> bool:
     """Whether an argument is what a parameter takes."""
     if not parameter.endswith("*"):
         if isinstance(argument, Addresses):
-            return parameter == "Pointers" and 8 * argument.room == STRUCTS[parameter]
+            return parameter in ("Pointers", "Terms") and 8 * argument.room == STRUCTS[parameter]
         if isinstance(argument, np.void):
             return argument.nbytes == STRUCTS[parameter]
         return isinstance(argument, np.generic) and str(argument.dtype) == INTEGERS[parameter]
