@@ -45,8 +45,8 @@ class HostKernels:
     def __init__(self) -> None:
         self._waiting: list[Launch] = []
 
-    def bind(self, launch: Launch) -> Callable[[], None]:
-        return lambda: self._waiting.append(launch)
+    def bind(self, launch: Launch) -> Callable[[int], None]:
+        return lambda number: self._waiting.append(launch)
 
     def run(self) -> None:
         for element, launches in itertools.groupby(self._waiting, lambda launch: launch.element):

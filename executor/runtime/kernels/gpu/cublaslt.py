@@ -178,7 +178,7 @@ class ProductPlans:
         """A row-major [..., r, c] by columns: [c, r], and behind it the next of the stack."""
         library, names = self._library, self._library.MatrixLayoutAttribute
         rows, columns = array.shape[-2:]
-        layout: int = library.matrix_layout_create(CUDA_TYPES[str(array.dtype)], columns, rows, columns)
+        layout: int = library.matrix_layout_create(CUDA_TYPES[str(array.dtype)], columns, rows, _pitch(array))
         if array.ndim > 2:
             values = {names.BATCH_COUNT: array.size // (rows * columns), names.STRIDED_BATCH_OFFSET: rows * columns}
             for attribute, value in values.items():
@@ -192,6 +192,12 @@ def _set(setter: Callable[..., None], of: int, attribute: int, value: int, dtype
     setter(of, int(attribute), buffer.ctypes.data, buffer.nbytes)
 
 
+def _pitch(array: Array) -> int:
+    """Elements from one row to the next."""
+    rows, columns = array.shape[-2:]
+    return int(array.strides[-2]) // int(array.dtype.itemsize) if rows > 1 else int(columns)
+
+
 def _alignment(array: Array) -> int:
     address = address_of(array)
     return min(address & -address, _MOST_ALIGNMENT) if address else _MOST_ALIGNMENT
@@ -200,6 +206,6 @@ def _alignment(array: Array) -> int:
 def _key(product: MatrixProduct) -> Key:
     """All that a plan depends on."""
     arrays = (product.a, product.b, product.out, product.bias, product.aux)
-    laid = tuple(array if array is None else (array.shape, str(array.dtype), _alignment(array)) for array in arrays)
+    laid = tuple(one if one is None else (one.shape, one.strides, str(one.dtype), _alignment(one)) for one in arrays)
     scales = (product.scale_a is None, product.scale_b is None)
     return (*laid, product.transpose_a, product.transpose_b, product.epilogue, *scales)

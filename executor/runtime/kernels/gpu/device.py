@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.loader import LoadedKernels
 from executor.runtime.kernels.gpu.products import MatrixProduct
 from executor.runtime.kernels.gpu.table import Work, work_of
-from executor.runtime.kernels.gpu.update import AdamUpdate, WaitingUpdates
+from executor.runtime.kernels.gpu.update import AdamUpdate, WaitingUpdates, adamw_tensors
 from executor.runtime.workspaces import DeclaringScratch
 from strategy.graph.ops.base import ArrayModule, Call, OpDef
 from strategy.graph.ops.half_precision import run_act, scratch_of_act
@@ -37,24 +37,25 @@ class DeviceActs:
     ) -> None:
         self._xp, self._kernels, self._products, self._attention = xp, kernels, products, attention
         self._updates = WaitingUpdates()
+        self._bound_updates: dict[tuple[AdamUpdate, ...], list[Callable[[int], None]]] = {}
+        """Their launches: the same updates follow one another in every step."""
 
     def bind(self, definition: OpDef, call: Call) -> BoundAct:
-        """An act on the arrays of `call`: what it becomes is found out once, if it does not follow from its number."""
+        """An act on the arrays of `call`: what it becomes is found out once."""
         work = work_of(definition.kind, call)
         if work is None or not all(map(self._takes, work)):
             return BoundAct(partial(self._by_array_code, definition, call))
-        if any(isinstance(one, Launch | AdamUpdate) and one.numbered for one in work):
-            return BoundAct(lambda: self._issue_all(work_of(definition.kind, call) or (), call.workspace))
         if isinstance(work[0], AdamUpdate):
-            return BoundAct(partial(self._update, work[0]), repeats=True)
+            update = work[0]
+            return BoundAct(lambda: self._update(update, call.number), repeats=update.shared.step is not None)
         issue = [self._bound(one, call.workspace) for one in work if not isinstance(one, AdamUpdate)]
 
         def run() -> None:
             self.flush()
             for one in issue:
-                one()
+                one(call.number)
 
-        return BoundAct(run, repeats=True)
+        return BoundAct(run, repeats=not any(isinstance(one, Launch) and one.by_number for one in work))
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """What acts like this one ask their scratch for."""
@@ -71,30 +72,31 @@ class DeviceActs:
 
     def flush(self) -> None:
         """Issue what waits: before anything else is issued, copied, recorded or waited for."""
-        for launch in self._updates.take():
-            self._kernels.bind(launch)()
+        updates, number = self._updates.take()
+        if not updates:
+            return
+        bound = self._bound_updates.get(updates)
+        if bound is None:
+            launches = adamw_tensors([one.tensor for one in updates], updates[0].shared, number)
+            bound = self._bound_updates[updates] = [self._kernels.bind(launch) for launch in launches]
+        for issue in bound:
+            issue(number)
 
     def _by_array_code(self, definition: OpDef, call: Call) -> None:
         self.flush()
         run_act(definition, call)
 
-    def _update(self, update: AdamUpdate) -> None:
+    def _update(self, update: AdamUpdate, number: int) -> None:
         """It waits for others like it until `flush`."""
-        for launch in self._updates.add(update):
-            self._kernels.bind(launch)()
-
-    def _issue_all(self, work: Sequence[Work], scratch: Scratch) -> None:
-        for one in work:
-            if isinstance(one, AdamUpdate):
-                self._update(one)
-            else:
-                self.flush()
-                self._bound(one, scratch)()
+        if not self._updates.takes(update, number):
+            self.flush()
+        self._updates.add(update, number)
 
     def _takes(self, work: Work) -> bool:
         return not isinstance(work, AttentionAct) or self._attention.takes(work)
 
-    def _bound(self, work: Launch | MatrixProduct | AttentionAct, scratch: Scratch) -> Callable[[], None]:
+    def _bound(self, work: Launch | MatrixProduct | AttentionAct, scratch: Scratch) -> Callable[[int], None]:
+        """What issues work to the current stream, by the number of the act."""
         match work:
             case Launch():
                 return self._kernels.bind(work)
@@ -102,7 +104,7 @@ class DeviceActs:
                 issue = self._products.bind(work, scratch)
             case AttentionAct():
                 issue = self._attention.bind(work, scratch)
-        return lambda: issue(self._stream())
+        return lambda number: issue(self._stream())
 
     def _stream(self) -> int:
         """The address of the current stream."""

@@ -49,10 +49,19 @@ class LoadedKernels:
             for kernel in all_parameters():
                 self._functions[element, kernel] = module.get_function(kernel)
 
-    def bind(self, launch: Launch) -> Callable[[], None]:
-        """What issues a launch to the current stream."""
+    def bind(self, launch: Launch) -> Callable[[int], None]:
+        """What issues a launch to the current stream, by the number of the act."""
         function, arguments = self._functions[launch.element, launch.kernel], tuple(map(_argument, launch.arguments))
-        return lambda: function(launch.grid, _THREADS, arguments)
+        if not launch.by_number:
+            return lambda number: function(launch.grid, _THREADS, arguments)
+
+        def issue(number: int) -> None:
+            given = list(arguments)
+            for position, figure in launch.by_number:
+                given[position] = _argument(figure(number))
+            function(launch.grid, _THREADS, tuple(given))
+
+        return issue
 
 
 def _argument(argument: Argument) -> Any:

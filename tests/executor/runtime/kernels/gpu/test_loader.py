@@ -69,7 +69,7 @@ def test_structs_are_arrays_of_one_element_with_what_they_hold(cubins: Path) -> 
     xp, x = HostCupy(), np.zeros(4, np.float32)
     loaded = LoadedKernels(xp, cubins)
     struct = np.void(np.arange(16).tobytes())
-    loaded.bind(Launch("adamw", DType.FLOAT32, (1, 1, 1), (Addresses((x, None), 3), struct, np.int32(5), None)))()
+    loaded.bind(Launch("adamw", DType.FLOAT32, (1, 1, 1), (Addresses((x, None), 3), struct, np.int32(5), None)))(0)
     ((_, (addresses, figures, five, null)),) = xp.launched
     assert np.frombuffer(addresses.tobytes(), np.uint64).tolist() == [x.ctypes.data, 0, 0]
     assert (addresses.size, figures.size, addresses.dtype.itemsize) == (1, 1, 24)

@@ -19,6 +19,8 @@ from strategy.base.errors import EnvironmentLacks, InputError
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Workspace
 from strategy.sbp.tensor import DType
+from tests.support.cuda_on_host.device import build
+from tests.support.cuda_on_host.device import run as run_launches
 from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
 from tests.support.cuda_on_host.signatures import checked_in, installed
 from tests.support.cuda_on_host.trials import TOLERANCES, Trial, error_per_row, wanted
@@ -49,6 +51,36 @@ def test_products_mean_what_the_op_means(kind: str, element: DType) -> None:
             assert isinstance(product, MatrixProduct)
             plans.bind(product, Workspace(np))(STREAM)
         assert error_per_row(call.outputs[0], right) <= TOLERANCES[element]
+
+
+ODD = 301
+PITCHED = {
+    "matmul": ((ODD, 304), (304, ODD), ["b", "out"]),
+    "matmul_nt": ((ODD, 304), (ODD, 304), ["out"]),
+    "matmul_tn": ((304, ODD), (304, 264), ["a"]),
+}
+
+
+@pytest.mark.parametrize("kind", PITCHED)
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_rows_at_odd_places_are_copied_to_even_ones_where_that_pays(kind: str, element: DType) -> None:
+    """Halves alone, and matrices that many products are of; what is around them stays."""
+    *shapes, copied = PITCHED[kind]
+    rng = np.random.default_rng(9)
+    call = Trial(kind, tuple(rng.standard_normal(shape) for shape in shapes)).call(element)
+    (right,), work, plans = wanted(call, kind), work_of(kind, call), ProductPlans(HostCublasLt())
+    assert work is not None
+    copies = ["copy_pitched" if name in copied and element.is_half else "" for name in ("a", "b", "product", "out")]
+    copies[2] = "product"
+    assert [getattr(one, "kernel", "product") for one in work] == list(filter(None, copies))
+    for one in work:
+        if isinstance(one, MatrixProduct):
+            pitches = {getattr(one, name).strides[0] // element.nbytes for name in copied}
+            assert pitches == {304 if element.is_half else ODD}
+            plans.bind(one, Workspace(np))(STREAM)
+        else:
+            run_launches(build(element), [one])
+    assert error_per_row(call.outputs[0], right) <= TOLERANCES[element]
 
 
 def test_what_is_asked_of_the_library_is_as_recorded() -> None:
