@@ -7,11 +7,12 @@ for so many places later its events and buffers are used again. The host waits f
 of its own and before it fills a buffer that was given to the device (`strategy.program.event_waits`).
 
 Acts are issued by *runs*: those that follow one another in the list on one stream and are launched together, with one
-event behind the last, and each with an equal part of the time. Most runs are of one act. Those that kernels launch
-together, updates of an optimiser, are *batched*. And once acts need not be timed any more, those that give the device
-the same each time *repeat*: a run of them is captured as a graph for each choice of blocks, and replayed, which takes
-the host microseconds where the acts one by one would take it longer than the device. A run of these ends where another
-stream waits for an act or the host looks at it, so that nothing begins later than before but by the launch of the run.
+event behind the last. Most runs are of one act. Those that kernels launch together, updates of an optimiser, are
+*batched*, and each has an equal part of their time. Those that give the device the same each time *repeat*: a run of
+them is captured as a graph for each choice of blocks, and replayed, which takes the host microseconds where the acts
+one by one would take it longer than the device. A run of these ends where another stream waits for an act or the host
+looks at it, so that nothing begins later than before but by the launch of the run. Where acts are timed, there is an
+event before each, in graphs, too; an act then ends where the next one of its run begins.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _RUNS_AHEAD = 4
 _MOST_GRAPHS = 64
 """Of one run: one for each choice of blocks. Further choices are issued act by act."""
 
+Stretch = tuple[int, int]
+"""Positions [first, last) in the launch list."""
 RunKey = Hashable
 """Which blocks the acts of a run use, and which of them begin a piece."""
 
@@ -50,9 +53,11 @@ class IssuedAct:
     launch: int
     issued_ns: int
     begin: Event | None
+    until: Event
     end: Event
+    """Of its run."""
     part: tuple[int, int] = (0, 1)
-    """Which of how many acts of a run."""
+    """Which of how many acts that are launched together."""
 
 
 class Issuer:
@@ -101,11 +106,11 @@ class Issuer:
         self._beside_host = _beside_host(program, self.host)
         self._ahead = min(ahead, len(self.launches) * self.laps)
         self._longest_run = min(self._ahead, max(1, ahead // _RUNS_AHEAD))
-        self._given: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
-        self._runs = self._grouped(*self._given)
-        self._graphs: list[dict[RunKey, Graph | None]] = [{} for _ in self.launches]
-        """By the first position of a run; None where it was run once and is captured the next time."""
-        self._issued: dict[int, deque[IssuedAct]] = {stream: deque() for stream in self._opened}
+        self._given: tuple[object, ...] = ()
+        self._runs: tuple[Stretch, ...] = ()
+        self._together: tuple[Stretch, ...] = ()
+        self.group()
+        self._issued: dict[int, deque[tuple[IssuedAct, ...]]] = {stream: deque() for stream in self._opened}
         self._last: dict[int, Event] = {}
         self._launched = 0
         self._left = 0
@@ -114,18 +119,24 @@ class Issuer:
         """Go on for so many more steps."""
         self._left += steps * len(self.launches)
 
-    def group(self, repeating: Collection[int] = (), reported: Collection[int] = ()) -> None:
+    def group(
+        self, repeating: Collection[int] = (), reported: Collection[int] = (), *, timed: bool | None = None
+    ) -> None:
         """Set the runs of the steps to come, between steps.
 
         Args:
-            repeating: actors of which every act gives the device the same; if any, acts are not timed.
+            repeating: actors of which every act gives the device the same.
             reported: actors behind whose acts something is copied.
+            timed: whether acts are timed, if they can be; as at first where it is None.
         """
+        self._timing = self._timed and timed is not False
         given = frozenset(repeating), frozenset(reported)
-        if given != self._given:
-            self._given, self._runs = given, self._grouped(*given)
-            self._graphs = [{} for _ in self.launches]
-        self._timing = self._timed and not repeating
+        if (*given, self._timing) != self._given:
+            self._given = (*given, self._timing)
+            self._runs = _stretches(len(self.launches), self._follows(*given), self._longest_run)
+            self._together = _stretches(len(self.launches), self._is_batched, self._longest_run, within=self._runs)
+            self._graphs: list[dict[RunKey, Graph | None]] = [{} for _ in self.launches]
+            """By the first position of a run; None where it was run once and is captured the next time."""
 
     @property
     def next_run(self) -> tuple[int, ...]:
@@ -153,15 +164,19 @@ class Issuer:
         self._left -= 1
 
     def issue(
-        self, acts: Sequence[Act], run: Callable[[], None], then: Callable[[], None], key: RunKey | None = None
+        self,
+        acts: Sequence[Act],
+        runs: Sequence[Callable[[], None]],
+        then: Callable[[], None],
+        key: RunKey | None = None,
     ) -> None:
         """Give the device the acts of the next run.
 
         Args:
             acts: in their order.
-            run: hands over the work of all of them, to the current stream.
+            runs: hand over the work of each, to the current stream.
             then: hands over what follows behind the last.
-            key: equal where `run` gives the device the same as it did before; None if it may never.
+            key: equal where they give the device the same as they did before; None if they may never.
         """
         self._join()
         stream, streams = self._opened[acts[0].stream], self._streams
@@ -169,21 +184,31 @@ class Issuer:
         for waits in self._next_waits():
             for one in waits.by_stream:
                 streams.wait(stream, self._event(one))
-        end = self._ends[first + len(acts) - 1][step % self.laps]
-        begin = self._begins[first][step % self.laps] if self._timing else None
+        lap, behind = step % self.laps, first + len(acts)
+        end, together = self._ends[behind - 1][lap], self._together[first:behind]
+        begins = [self._begins[begin][lap] for begin, _ in together] if self._timing else [None] * len(acts)
         issued_ns = perf_counter_ns()
-        with streams.use(stream):
-            if begin is not None:
-                streams.record(begin, stream)
-            if key is None or not self._replay(first, key, run, stream):
+
+        def whole() -> None:
+            before = None
+            for begin, run in zip(begins, runs, strict=True):
+                if begin is not None and begin is not before:
+                    streams.record(begin, stream)
+                before = begin
                 run()
+
+        with streams.use(stream):
+            if key is None or not self._replay(first, (lap if self._timing else 0, key), whole, stream):
+                whole()
             then()
             streams.record(end, stream)
         self._last[acts[0].stream] = end
-        self._issued[acts[0].stream].extend(
-            IssuedAct(act, self._launched + number, issued_ns, begin, end, (number, len(acts)))
-            for number, act in enumerate(acts)
-        )
+        found = []
+        for position, (act, begin, (low, high)) in enumerate(zip(acts, begins, together, strict=True), first):
+            until = self._begins[high][lap] if self._timing and high < behind else end
+            launch, part = self._launched + position - first, (position - low, high - low)
+            found.append(IssuedAct(act, launch, issued_ns, begin, until, end, part))
+        self._issued[acts[0].stream].append(tuple(found))
         self._launched += len(acts)
         self._left -= len(acts)
 
@@ -210,9 +235,8 @@ class Issuer:
     def ended(self) -> Iterator[IssuedAct]:
         """The acts that the device has done since it was last asked."""
         for issued in self._issued.values():
-            while issued and self._streams.query(issued[0].end):
-                for _ in range(issued[0].part[1]):
-                    yield issued.popleft()
+            while issued and self._streams.query(issued[0][0].end):
+                yield from issued.popleft()
 
     def join(self) -> None:
         """Let the host use everything: all acts are done."""
@@ -225,13 +249,13 @@ class Issuer:
         return None if first is None else first.act
 
     def _oldest(self) -> IssuedAct | None:
-        return min((some[0] for some in self._issued.values() if some), key=lambda one: one.launch, default=None)
+        return min((some[0][0] for some in self._issued.values() if some), key=lambda one: one.launch, default=None)
 
     def times_ns(self, issued: IssuedAct) -> tuple[int, int]:
         """When the device began and ended an act; when it was issued, where acts are not timed."""
         if issued.begin is None:
             return issued.issued_ns, perf_counter_ns()
-        begin_ns, end_ns = self._streams.time_ns(issued.begin), self._streams.time_ns(issued.end)
+        begin_ns, end_ns = self._streams.time_ns(issued.begin), self._streams.time_ns(issued.until)
         number, count = issued.part
         each = (end_ns - begin_ns) / count
         return begin_ns + round(each * number), begin_ns + round(each * (number + 1))
@@ -252,8 +276,8 @@ class Issuer:
         step = self._launched // len(self.launches) - awaited.steps_ago
         return self._ends[self._runs[awaited.position][1] - 1][step % self.laps]
 
-    def _grouped(self, repeating: frozenset[int], reported: frozenset[int]) -> tuple[tuple[int, int], ...]:
-        """By position, [first, last) of its run."""
+    def _follows(self, repeating: frozenset[int], reported: frozenset[int]) -> Callable[[int], bool]:
+        """Whether the act at a position is of the run of the one before it."""
         waiting: set[int] = set()
         awaited: set[int] = set()
         for step in self.waits:
@@ -264,21 +288,31 @@ class Issuer:
                     waiting.add(position)
 
         def follows(position: int) -> bool:
-            """Whether an act is of the run of the one before it."""
             before, actor = self.launches[position - 1], self.launches[position]
             if self._stream_of[before] != self._stream_of[actor] or actor in self._beside_host or before in reported:
                 return False
             apart = position in waiting or position - 1 in awaited
-            return {before, actor} <= self._batched or ({before, actor} <= repeating and not apart)
+            return self._is_batched(position) or ({before, actor} <= repeating and not apart)
 
-        found: list[tuple[int, int]] = []
-        while len(found) < len(self.launches):
-            first = last = len(found)
+        return follows
+
+    def _is_batched(self, position: int) -> bool:
+        """Whether kernels launch the act at a position together with the one before it."""
+        return {self.launches[position - 1], self.launches[position]} <= self._batched
+
+
+def _stretches(
+    count: int, follows: Callable[[int], bool], most: int, within: Sequence[Stretch] = ()
+) -> tuple[Stretch, ...]:
+    """By position, its stretch: of at most so many, within one of others, each position but the first following."""
+    found: list[Stretch] = []
+    while len(found) < count:
+        first = len(found)
+        limit, last = min(count, first + most, within[first][1] if within else count), first + 1
+        while last < limit and follows(last):
             last += 1
-            while last < len(self.launches) and last - first < self._longest_run and follows(last):
-                last += 1
-            found += [(first, last)] * (last - first)
-        return tuple(found)
+        found += [(first, last)] * (last - first)
+    return tuple(found)
 
 
 def _beside_host(program: Program, host: Collection[int]) -> frozenset[int]:

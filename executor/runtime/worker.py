@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns, sleep
 
 import numpy as np
@@ -182,8 +183,8 @@ class Worker:
             self._acts.updates.held = False
         if self.issuer is not None:
             self._bind_all()
-            one_by_one = self._record or self._probe is not None
-            self.issuer.group(() if one_by_one else self._acts.repeating, self._reports.actors)
+            repeating = () if self._probe is not None else self._acts.repeating
+            self.issuer.group(repeating, self._reports.actors, timed=self._record)
             self.issuer.extend(steps)
         self._look(self.protocol.streams, perf_counter_ns())
         try:
@@ -352,15 +353,17 @@ class Worker:
             begins = self._acts.begins_piece
             key = tuple((act.read_blocks, act.write_blocks, begins(act.actor, number)) for act, number, _ in found)
         present(self.issuer, "what hands acts to the device").issue(
-            acts, lambda: self._hand_over(found), lambda: self._reports.order_copies(acts[-1]), key
+            acts,
+            [partial(self._hand_over, number, run) for _, number, run in found],
+            lambda: self._reports.order_copies(acts[-1]),
+            key,
         )
 
-    def _hand_over(self, found: Sequence[tuple[Act, int, Run]]) -> None:
-        """See that all of some acts is ordered on the stream."""
-        for _, number, run in found:
-            for request in run(number) or ():
-                if not request.test():
-                    raise InternalError(f"{request.describe()}: not in stream order")
+    def _hand_over(self, number: int, run: Run) -> None:
+        """See that all of an act is ordered on the stream."""
+        for request in run(number) or ():
+            if not request.test():
+                raise InternalError(f"{request.describe()}: not in stream order")
 
     def _on_host(self, act: Act, run: Run, number: int) -> Requests | None:
         """The host's own act beside a device; what the device does in it is waited for."""

@@ -8,6 +8,23 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 
 from executor.runtime.streams import Event, Graph, Stream
+from strategy.base.errors import EnvironmentLacks
+
+
+def record_in_graph(event: int, stream: int) -> None:
+    """Record an event, by addresses, as a node of the graph that a stream is captured to: CuPy cannot.
+
+    Raises:
+        EnvironmentLacks: cuda-bindings is missing, or the driver refuses.
+    """
+    try:
+        from cuda.bindings import runtime
+    except ImportError as error:
+        message = f"acts in graphs are timed through cuda-bindings, which cannot be imported ({error})"
+        raise EnvironmentLacks(f"{message}; install the extra `sbplan[gpu]`") from error
+    (found,) = runtime.cudaEventRecordWithFlags(event, stream, runtime.cudaEventRecordExternal)
+    if found != runtime.cudaError_t.cudaSuccess:
+        raise EnvironmentLacks(f"an event cannot be recorded in a CUDA graph: {found.name}")
 
 
 class CupyStreams:
@@ -18,6 +35,7 @@ class CupyStreams:
 
     def __init__(self, xp: ModuleType, flush: Callable[[], None]) -> None:
         self._cuda, self._flush = xp.cuda, flush
+        self._capturing = False
         self._zero: Event = None
         self._zero_ns = 0
 
@@ -40,9 +58,12 @@ class CupyStreams:
         return found
 
     def record(self, event: Event, stream: Stream) -> None:
-        """Put an event behind what the stream has."""
+        """Put an event behind what the stream has; in a graph, it is recorded anew whenever that is launched."""
         self._flush()
-        event.record(stream)
+        if self._capturing:
+            record_in_graph(event.ptr, stream.ptr)
+        else:
+            event.record(stream)
 
     def wait(self, stream: Stream, event: Event) -> None:
         """Let the stream wait, and not the host."""
@@ -60,10 +81,12 @@ class CupyStreams:
         """A CUDA graph; kernels and libraries must have been used before, for neither is to allocate meanwhile."""
         self._flush()
         stream.begin_capture()
+        self._capturing = True
         try:
             run()
             self._flush()
         finally:
+            self._capturing = False
             graph = stream.end_capture()
         return graph
 

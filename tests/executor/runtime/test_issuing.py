@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -86,7 +88,7 @@ def launch(issuer: Issuer, protocol: Protocol, streams: Written) -> str:
         names.append(protocol.program.actors[actor].name)
         protocol.issued(acts[-1])
     key = tuple((act.read_blocks, act.write_blocks) for act in acts) if len(acts) > 1 else None
-    issuer.issue(acts, lambda: streams.given.extend(names), lambda: None, key)
+    issuer.issue(acts, [partial(streams.given.append, name) for name in names], lambda: None, key)
     return " ".join(names)
 
 
@@ -192,7 +194,18 @@ def test_acts_that_repeat_are_captured_when_they_come_again_and_replayed_by_choi
         assert streams.given == ["s:", *wanted[step // blocks]]
         for mark in streams.marks:
             mark.passed = True
-        assert [one.part for one in issuer.ended()] == [(i, 4) for i in range(4)]
+        ended = list(issuer.ended())
+        assert [one.part for one in ended] == [(0, 1)] * 4
+        assert all(one.until is other.begin for one, other in itertools.pairwise(ended)), "an event before each"
+        assert ended[-1].until is ended[0].end
+    issuer.group([0, 1, 2, 3], timed=False)
+    issuer.extend(1)
+    protocol.extend(1)
+    launch(issuer, protocol, streams)
+    assert streams.given[-4:] == ["a", "b", "c", "d"], "a graph without events is another one"
+    for mark in streams.marks:
+        mark.passed = True
+    assert {one.begin for one in issuer.ended()} == {None}
 
 
 @pytest.mark.parametrize("reported", [0, 1])

@@ -165,6 +165,8 @@ class StrictDevice:
     def record(self, event: StrictEvent, stream: StrictStream) -> None:
         """An event behind what the stream has."""
         self.launch_updates()
+        if self._captured is not None:
+            return  # of time alone
         event.recorded += 1
         event.clock = self.order.clocks[stream.place].copy()
         generation = event.recorded
