@@ -5,10 +5,10 @@
 Operands are whole and row-major; `transpose_a` says that a is stored as [..., k, m], `transpose_b` that b is
 [..., n, k].
 
-Tensor cores are fed by loads of sixteen bytes. Where rows of a matrix in halves begin at other places, as logits over
-50,257 classes do, the library is left with kernels that are several times slower (on an H200 95 to 140 TFLOP/s instead
-of 600); so such a matrix is copied to rows that begin at multiples of sixteen bytes, or a result from these, where the
-product is much longer than a copy.
+Tensor cores are fed by loads of sixteen bytes. Where a matrix in halves has rows of other lengths, as logits over
+50,257 classes do, the library is left with kernels that are several times slower (on an H200 90 to 140 TFLOP/s instead
+of 600); so operands are copied to longer rows, with zeros behind, and the result from these, where the product takes
+much longer than the copies.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from executor.runtime.kernels.gpu.launch import Launch, element_of, per_row, row
 from executor.runtime.kernels.gpu.program import PACK_NBYTES
 from strategy.base.errors import InputError
 from strategy.graph.ops.base import Array, Call, int_attr
+from strategy.sbp.tensor import Shape
 
 _EIGHT_BITS = "uint8"
 """The dtype of arrays that hold E4M3, which NumPy and CuPy do not know."""
@@ -135,38 +136,49 @@ class MatrixProduct:
 
 
 _WORTH_COPYING = 256
-"""Products of each element of a matrix from which on its copy takes less than what it saves."""
+"""FLOP of a product, for each byte copied, from which on it takes less than it saves."""
 
 
 def _one(call: Call, product: MatrixProduct) -> tuple[MatrixProduct | Launch, ...] | None:
     """None for what is empty, or of two dtypes: the array module knows what that means."""
     if not element_of(product.a) == element_of(product.b) == element_of(product.out) or not all(product.sizes):
         return None
-    (_, m, n, k), before, after = product.sizes, [], []
-    operands = {"a": (product.a, n), "b": (product.b, m), "out": (product.out, k)}
-    placed = {}
-    for name, (array, each) in operands.items():
-        if array.ndim > 2 or each < _WORTH_COPYING or not _is_at_odds(array):
-            continue
-        rows, width = array.shape
-        pitch = -(-width * array.dtype.itemsize // PACK_NBYTES) * PACK_NBYTES // array.dtype.itemsize
-        there = placed[name] = call.workspace.get(f"pitched {name}", (rows, pitch), array.dtype)[:, :width]
-        if name == "out":
-            after.append(_copied(there, array, pitch, width))
-        else:
-            before.append(_copied(array, there, width, pitch))
-    return (*before, replace(product, **placed), *after)
+    padded = {name: shape for name, shape in _padded_shapes(product).items() if shape is not None}
+    copied = sum(getattr(product, name).nbytes for name in padded)
+    if not padded or product.flop < _WORTH_COPYING * copied:
+        return (product,)
+    dtype = product.a.dtype
+    there = {name: call.workspace.get(f"padded {name}", shape, dtype) for name, shape in padded.items()}
+    before = [_copied(getattr(product, name), array) for name, array in there.items() if name != "out"]
+    after = [_copied(there["out"], product.out)] if "out" in there else []
+    _, m, _, _ = product.sizes
+    if product.transpose_a and "a" in there:
+        there["a"] = there["a"][:, :m]
+    return (*before, replace(product, **there), *after)
 
 
-def _is_at_odds(array: Array) -> bool:
-    """Whether rows of halves begin where no vector does."""
-    return element_of(array).is_half and bool(array.shape[-1] * array.dtype.itemsize % PACK_NBYTES)
+def _padded_shapes(product: MatrixProduct) -> dict[str, Shape | None]:
+    """Of operands that do not lie well for tensor cores, the shapes of copies that do, with zeros behind.
+
+    Halves are read in vectors along rows, and the library wants k, and n, which is first for it, in whole vectors.
+    """
+    (_, m, n, k), step = product.sizes, PACK_NBYTES // product.a.dtype.itemsize
+    if product.a.ndim > 2 or not element_of(product.a).is_half:
+        return {}
+    wide_m, wide_n, wide_k = (-(-size // step) * step for size in (m, n, k))
+    shapes = {
+        "a": (wide_k, wide_m) if product.transpose_a else (m, wide_k),
+        "b": (wide_n, wide_k) if product.transpose_b else (wide_k, wide_n),
+        "out": (m, wide_n),
+    }
+    return {name: None if getattr(product, name).shape == shape else shape for name, shape in shapes.items()}
 
 
-def _copied(source: Array, target: Array, begin: int, into: int) -> Launch:
-    rows, width = source.shape
-    figures = map(np.int64, (width, begin, into))
-    return Launch("copy_pitched", element_of(source), per_row(rows), (source, target, *figures))
+def _copied(source: Array, target: Array) -> Launch:
+    """A copy to an array of more rows or columns, which are zeros then, or of fewer."""
+    rows, width = map(min, zip(source.shape, target.shape, strict=True))
+    figures = map(np.int64, (rows, width, source.shape[1], target.shape[1], target.shape[1]))
+    return Launch("copy_pitched", element_of(source), per_row(target.shape[0]), (source, target, *figures))
 
 
 def _rows(array: Array) -> Array:
