@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from executor.gpu_acceptance.bench import Bench, Sizes
-from executor.runtime.kernels.gpu import arithmetic, attention, elementwise, products, slices, update
+from executor.runtime.kernels.gpu import arithmetic, attention, elementwise, products, reductions, slices, update
 from executor.runtime.kernels.gpu import rows as by_rows
+from strategy.graph.graph import Attrs
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Example, Workspace
 from strategy.sbp.tensor import DType, Shape, TensorSpec
@@ -49,7 +50,7 @@ def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
         elementwise.silu,
         by_rows.softmax,
         by_rows.log_softmax,
-        by_rows.square_sum,
+        reductions.square_sum,
     )
     binary = (
         *(arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.add_n),
@@ -57,7 +58,7 @@ def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
         *(by_rows.softmax_grad, by_rows.log_softmax_grad),
     )
     bounded, apart = {"limit": 1.2}, {1: (0.5, 3.0)}
-    figures = (_spec((rows, width)), scalar, scalar)
+    figures, odd = (_spec((rows, width)), scalar, scalar), _spec((rows, classes - 1))
     found: dict[Callable[[Call], object], Example] = {
         **{make: Example((x,)) for make in unary},
         **{make: Example((x, x)) for make in binary},
@@ -74,6 +75,10 @@ def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
         by_rows.sum_exp_grad: Example((logits, row, row)),
         by_rows.cross_entropy: Example((logits, labels, row), attrs=loss, ranges=ids),
         by_rows.cross_entropy_grad: Example((logits, labels, row), attrs=loss, ranges=ids),
+        elementwise.log: Example((_spec((rows, width)),), ranges={0: (0.5, 3.0)}),
+        reductions.reduce_sum: Example((x,), attrs={"axes": (0,), "keepdims": 0}),
+        reductions.reduce_max: Example((odd,), attrs={"axes": (1,), "keepdims": 0}),
+        elementwise.reshape: Example((x,), attrs={"shape": (width, rows)}),
         elementwise.dropout: Example((x,), attrs=_DROP),
         elementwise.add_dropped: Example((x, x), attrs=_DROP),
         elementwise.rotary: Example((heads,), attrs={"base": 10000.0, "reverse": 0}),
@@ -83,7 +88,18 @@ def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
         update.adamw: Example(figures, figures[:1] * 3, _ADAM, {5: (0.0, 1.0), 2: (0.0, 0.01)}),
     }
     stack = _spec((4, rows // 4, width), half)
-    others = [Sample(arithmetic.add.__name__, Example((stack, vector)), "of a bias")]
+    positions: Attrs = {"axes": (0,), "keepdims": 0}
+    odd_loss: Attrs = {**loss, "classes": classes - 1}
+    others = [
+        Sample(arithmetic.add.__name__, Example((stack, vector)), "of a bias"),
+        Sample(reductions.reduce_sum.__name__, Example((stack,), attrs=positions), "of positions"),
+        Sample(by_rows.sum_exp.__name__, Example((odd, row)), "of an odd vocabulary"),
+        Sample(
+            by_rows.cross_entropy_grad.__name__,
+            Example((odd, labels, row), attrs=odd_loss, ranges={1: (0, classes - 1)}),
+            "of an odd vocabulary",
+        ),
+    ]
     return [*(Sample(make.__name__, example) for make, example in found.items()), *others]
 
 

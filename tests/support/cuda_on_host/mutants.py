@@ -62,18 +62,49 @@ MUTANTS: Mapping[str, Mutant] = {
         ("reduce.cu",),
     ),
     "the last chunk goes on behind the rows": Mutant(
-        "norm.cu", "end = begin + chunk < rows ? begin + chunk : rows", "end = begin + chunk", "rms_norm_grad", _ROWS
+        "reduce.cu",
+        "end = begin + chunk < rows ? begin + chunk : rows",
+        "end = begin + chunk",
+        "reduce_sum",
+        ("reduce.cu",),
     ),
     "sums of a column miss its last chunk": Mutant(
-        "reduce.cu", "term < count; ++term", "term + 1 < count; ++term", "rms_norm_grad", _ROWS
+        "reduce.cu", "each_column<1, 1, 8>(0, count,", "each_column<1, 1, 8>(0, count - 1,", "rms_norm_grad", _ROWS
     ),
+    "sums of warps are added up before they are there": Mutant(
+        "columns.cuh", "= sums[k][j];\n    __syncthreads();", "= sums[k][j];", "reduce_sum", ("reduce.cu",)
+    ),
+    "a second sum is written over the first": Mutant(
+        "columns.cuh",
+        "    __syncthreads();  // the sums before have been added up\n",
+        "",
+        "layer_norm_grad",
+        _ROWS,
+    ),
+    "a stretch goes on behind the columns": Mutant(
+        "columns.cuh", " || stretch + threadIdx.x >= width", "", "reduce_sum", ("reduce.cu",)
+    ),
+    "vectors begin where the row does": Mutant(
+        "element.cuh",
+        "const Index first = wide && before < width ? before : width,",
+        "const Index first = wide ? 0 : width,",
+        "reduce_max",
+        ("reduce.cu",),
+    ),
+    "elements behind the vectors are left out": Mutant(
+        "element.cuh", "single = first + width - last", "single = first", "reduce_sum", ("reduce.cu",)
+    ),
+    "the largest figure is nought if none is above it": Mutant(
+        "reduce.cu", "top = widen(row[0]), strange", "top = 0.0f, strange", "reduce_max", ("reduce.cu",)
+    ),
+    "the tail of a copy is left out": Mutant("copy.cu", "i < n; i", "i < packs; i", "reshape", ("copy.cu",)),
     "the largest of a row is its last": Mutant(
         "softmax.cu", "top = fmaxf(top, v[j])", "top = v[j]", "softmax", ("softmax.cu",)
     ),
     "the label's neighbour is its class": Mutant(
         "loss.cu",
-        "column + j == label_column ?",
-        "column + j == label_column + 1 ?",
+        "column + j == label ?",
+        "column + j == label + 1 ?",
         "cross_entropy_grad",
         ("loss.cu", "reduce.cu"),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -161,7 +162,7 @@ def _norm(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
 
 def _norm_grad(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     centred = kind == "layer_norm_grad"
-    for rows, width in ((3, 5), (70, 77), (3, 2056)):
+    for rows, width in ((3, 5), (70, 77), (3, 2056), (100, 24)):
         x, gain, dy = (
             _matrix(rng, rows, width),
             1 + 0.1 * rng.standard_normal(width),
@@ -263,6 +264,39 @@ def _rotary(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
         yield Trial(kind, (x,), attrs=attrs, input_boxes=(box,), output_boxes=(box,))
 
 
+def _reduction(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
+    """Leading dims, in one and in several chunks; last dims, of rows that begin anywhere; all dims."""
+    leading: tuple[tuple[Shape, Shape], ...] = (
+        *(((3, 5), (0,)), ((70, 77), (0,)), ((4, 25, 24), (0, 1)), ((3, 5, 520), (0,)), ((1, 40, 1, 8), (1,))),
+    )
+    last: tuple[tuple[Shape, Shape], ...] = (
+        *(
+            ((3, 1), (1,)),
+            ((5, 77), (1,)),
+            ((3, 2056), (1,)),
+            ((2, 3, 2061), (2,)),
+            ((6, 4, 9), (1, 2)),
+            ((7, 5), (0, 1)),
+        ),
+    )
+    for shape, axes in (*(leading if kind == "reduce_sum" else ()), *last):
+        x = _matrix(rng, math.prod(shape[:-1]), shape[-1]).reshape(shape)
+        if kind == "reduce_max":
+            x -= 3 * OUTLIER  # no figure is above zero
+        yield Trial(kind, (x,), attrs={"axes": axes, "keepdims": int(len(axes) == 2)})
+
+
+def _reshape(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
+    for shape in ((), (7, 11), (2, 1028)):
+        x = np.array(rng.standard_normal(shape) + OFFSET)
+        yield Trial(kind, (x,), attrs={"shape": (1, *shape[::-1])})
+
+
+def _log(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
+    for shape in ((3,), (7, 77), (2, 1028)):
+        yield Trial(kind, (rng.uniform(1e-3, 1e3, shape),))
+
+
 def _square_sum(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     for rows, width in ((1, 1), (9, 1029), (2, 8192)):
         yield Trial(kind, (_matrix(rng, rows, width) / 100,))
@@ -316,6 +350,9 @@ _MAKERS: Mapping[str, Maker] = {
     "square_sum": _square_sum,
     **dict.fromkeys(("add", "sub", "mul", "div"), _arithmetic),
     "add_n": _add_n,
+    **dict.fromkeys(("reduce_sum", "reduce_max"), _reduction),
+    "reshape": _reshape,
+    "log": _log,
     **dict.fromkeys(("gelu", "gelu_exact", "silu"), _each(1)),
     **dict.fromkeys(("gelu_grad", "gelu_exact_grad", "silu_grad", "bounded_swiglu", "swiglu"), _each(2)),
     **dict.fromkeys(("bounded_swiglu_dgate", "bounded_swiglu_dup", "swiglu_grad"), _each(3)),

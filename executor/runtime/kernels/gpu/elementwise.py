@@ -1,4 +1,4 @@
-"""Launches of ops on elements: activations, dropout, rotary positions, casts."""
+"""Launches of ops on elements: activations, dropout, rotary positions, casts, copies."""
 
 from __future__ import annotations
 
@@ -59,6 +59,12 @@ def silu(call: Call) -> Launches:
 def silu_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.unary`."""
     return _each(silu_grad, call)
+
+
+def log(call: Call) -> Launches:
+    """See `strategy.graph.ops.unary`."""
+    arrays = (*call.inputs, *call.outputs)
+    return (_over("logarithm", element_of(arrays[0]), arrays, arrays, ()),)
 
 
 def bounded_swiglu(call: Call) -> Launches:
@@ -171,6 +177,14 @@ def scaled_cast(x: Array, scale: Array | None, out: Array) -> Launches | None:
     if source == DType.FLOAT32 and target.is_half:
         return (_over("narrow_float", target, (x, scale, out), (x, out), ()),)
     return None
+
+
+def reshape(call: Call) -> Launches:
+    """See `strategy.graph.ops.shape`; whatever is no half is copied as float32, to the bit."""
+    x, out = call.inputs[0], call.outputs[0]
+    if not element_of(x).is_half:
+        x, out = (array.reshape(-1).view("float32") for array in (x, out))
+    return (_over("copy_elements", element_of(x), (x, out), (x, out), ()),)
 
 
 def to_e4m3(x: Array, scale: Array | None, out: Array) -> Launches:

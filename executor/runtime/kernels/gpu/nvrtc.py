@@ -44,7 +44,9 @@ def compile_program(text: str, architecture: int, include: Path) -> Cubin:
     library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None)
     try:
         folders = [f"-I{include}", f"-I{_file(_HEADERS, 'cuda_bf16.h').parent}"]
-        options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17", "--ptxas-options=-v", *folders]
+        # Functions are the device's if nothing is said: of lambdas that take any type nothing can be.
+        of_device = "--device-as-default-execution-space"
+        options = [f"--gpu-architecture=sm_{architecture}", "--std=c++17", of_device, "--ptxas-options=-v", *folders]
         encoded = [option.encode() for option in options]
         failed = library.nvrtcCompileProgram(program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded))
         log = _read(library, program, "ProgramLog").rstrip(b"\0").decode()

@@ -15,12 +15,13 @@ ELEMENTS: Mapping[DType, str] = {
     DType.FLOAT16: "__half",
 }
 """Element types of kernels, and what CUDA calls them."""
-BLOCK = 256
-"""Threads of every block."""
+WARP, WARPS = 32, 8
+BLOCK = WARP * WARPS
+"""Threads of every block, and of its warps."""
 PACK_NBYTES = 16
 """Of a vector load."""
 _HEADERS = ("cuda_bf16.h", "cuda_fp16.h")
-_SHARED = ("element.cuh", "each.cuh")
+_SHARED = ("element.cuh", "each.cuh", "columns.cuh")
 _KERNEL = re.compile(r'extern "C" __global__ void\s+__launch_bounds__\([^)]*\)\s+(\w+)\(([^)]*)\)')
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from executor.runtime.kernels.gpu import arithmetic, elementwise, products, rows, slices, update
+from executor.runtime.kernels.gpu import arithmetic, elementwise, products, reductions, rows, slices, update
 from executor.runtime.kernels.gpu.attention import AttentionAct, attention, attention_grad
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.products import MatrixProduct
@@ -28,7 +28,9 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
         rows.sum_exp_grad,
         rows.cross_entropy,
         rows.cross_entropy_grad,
-        rows.square_sum,
+        reductions.reduce_sum,
+        reductions.reduce_max,
+        reductions.square_sum,
         arithmetic.add,
         arithmetic.sub,
         arithmetic.mul,
@@ -38,6 +40,7 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
         elementwise.gelu_grad,
         elementwise.gelu_exact,
         elementwise.gelu_exact_grad,
+        elementwise.log,
         elementwise.silu,
         elementwise.silu_grad,
         elementwise.bounded_swiglu,
@@ -49,6 +52,7 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
         elementwise.add_dropped,
         elementwise.rotary,
         elementwise.cast,
+        elementwise.reshape,
         slices.gather,
         slices.gather_grad,
         update.adamw,

@@ -1,6 +1,7 @@
 // Nonlinear functions of each element, and their gradients. `wide` says that all operands lie at multiples of 16 bytes.
 //
 //   gelu, gelu_exact, silu                 x            -> y     2 n elements, 8, 8, 7 n FLOP
+//   logarithm                              x            -> y     2 n elements, 4 n FLOP
 //   gelu_grad, gelu_exact_grad, silu_grad  dy, x        -> dx    3 n elements, 16, 16, 11 n FLOP
 //   swiglu                                 gate, up     -> y     3 n elements, 8 n FLOP      silu(gate) up
 //   swiglu_grad                            dy, gate, up -> dgate, dup    5 n elements, 15 n FLOP
@@ -34,6 +35,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     const float inner = GELU_C * (1.0f + 3.0f * GELU_A * square) * v[1];
     return 0.5f * (1.0f + tanh + (1.0f - tanh * tanh) * inner) * v[0];
   });
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) logarithm(const Element *x, Element *y, Index n, int wide) {
+  each<1>({x}, y, n, wide, [](const float(&v)[1]) { return logf(v[0]); });
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) gelu_exact(const Element *x, Element *y, Index n, int wide) {

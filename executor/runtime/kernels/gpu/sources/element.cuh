@@ -20,32 +20,53 @@ __device__ inline void narrow(float value, float &into) { into = value; }
 __device__ inline void narrow(float value, __half &into) { into = __float2half(value); }
 __device__ inline void narrow(float value, __nv_bfloat16 &into) { into = __float2bfloat16(value); }
 
+// W elements as they lie in memory.
+template <int W, class T = Element>
+struct Pack {
+  T of[W];
+};
+
 // W elements at once: as vectors of sixteen bytes, at multiples of which they then lie, or one by one.
 template <int W, class T>
-__device__ inline void load(const T *from, float (&into)[W]) {
-  T pack[W];
+__device__ inline Pack<W, T> fetch(const T *from) {
+  Pack<W, T> pack;
   if constexpr (sizeof pack % sizeof(uint4) == 0) {
     uint4 words[sizeof pack / sizeof(uint4)];
     for (int k = 0; k < sizeof pack / sizeof(uint4); ++k) words[k] = reinterpret_cast<const uint4 *>(from)[k];
-    memcpy(pack, words, sizeof pack);
+    memcpy(&pack, words, sizeof pack);
   } else {
-    for (int j = 0; j < W; ++j) pack[j] = from[j];
+    for (int j = 0; j < W; ++j) pack.of[j] = from[j];
   }
-  for (int j = 0; j < W; ++j) into[j] = widen(pack[j]);
+  return pack;
+}
+
+template <int W, class T>
+__device__ inline void widen(const Pack<W, T> &pack, float (&into)[W]) {
+  for (int j = 0; j < W; ++j) into[j] = widen(pack.of[j]);
+}
+
+template <int W, class T>
+__device__ inline void load(const T *from, float (&into)[W]) {
+  widen(fetch<W>(from), into);
+}
+
+template <int W, class T>
+__device__ inline void keep(const Pack<W, T> &pack, T *into) {
+  if constexpr (sizeof pack % sizeof(uint4) == 0) {
+    uint4 words[sizeof pack / sizeof(uint4)];
+    memcpy(words, &pack, sizeof pack);
+    // By name, for the compiler takes some plain ones apart.
+    for (int k = 0; k < sizeof pack / sizeof(uint4); ++k) __stwb(reinterpret_cast<uint4 *>(into) + k, words[k]);
+  } else {
+    for (int j = 0; j < W; ++j) into[j] = pack.of[j];
+  }
 }
 
 template <int W, class T>
 __device__ inline void store(T *into, const float (&values)[W]) {
-  T pack[W];
-  for (int j = 0; j < W; ++j) narrow(values[j], pack[j]);
-  if constexpr (sizeof pack % sizeof(uint4) == 0) {
-    uint4 words[sizeof pack / sizeof(uint4)];
-    memcpy(words, pack, sizeof pack);
-    // By name, for the compiler takes some plain ones apart.
-    for (int k = 0; k < sizeof pack / sizeof(uint4); ++k) __stwb(reinterpret_cast<uint4 *>(into) + k, words[k]);
-  } else {
-    for (int j = 0; j < W; ++j) into[j] = pack[j];
-  }
+  Pack<W, T> pack;
+  for (int j = 0; j < W; ++j) narrow(values[j], pack.of[j]);
+  keep(pack, into);
 }
 
 // A label or an index: int32 or int64, as `nbytes` says.
@@ -83,6 +104,27 @@ __device__ inline void each_of_row(const Element *row, Index width, Visit visit)
   for (Index column = threadIdx.x * W; column < width; column += BLOCK * W) {
     float values[W];
     load<W>(row + column, values);
+    visit(values, column);
+  }
+}
+
+// The same of a row that begins anywhere: vectors from its first multiple of sixteen bytes on, single elements before
+// and behind them; those alone unless `wide`, which says that whole rows in a row begin at such a multiple.
+template <class Visit>
+__device__ inline void each_of_ragged_row(const Element *row, Index width, int wide, Visit visit) {
+  const Index before = (PACK - reinterpret_cast<unsigned long long>(row) / sizeof(Element) % PACK) % PACK;
+  const Index first = wide && before < width ? before : width, last = width - (width - first) % PACK;
+#pragma unroll 2
+  for (Index column = first + threadIdx.x * PACK; column < last; column += BLOCK * PACK) {
+    float values[PACK];
+    load<PACK>(row + column, values);
+    visit(values, column);
+  }
+  const Index single = first + width - last;
+#pragma unroll 1
+  for (Index i = threadIdx.x; i < single; i += BLOCK) {
+    const Index column = i < first ? i : last + i - first;
+    const float values[1] = {widen(row[column])};
     visit(values, column);
   }
 }

@@ -5,44 +5,32 @@
 //   cross_entropy       logits, labels[rows], lse[rows], sums -> loss[], count[]   one logit per row, 3 rows FLOP
 //   cross_entropy_grad  logits, labels, lse, grad[] or none   -> dlogits        2 n elements, 4 n FLOP
 //
-// n = rows width; `wide` as in norm.cu. A label that is no class makes the loss, and its row of the gradient, no number:
+// n = rows width; `wide` says that the first row lies at a multiple of sixteen bytes. A label that is no class makes the loss, and its row of the gradient, no number:
 // to raise an error the host would have to wait.
-
-template <int W>
-__device__ inline float sum_exp_row(const Element *logits, float top, Index width, float *room) {
-  float sum = 0.0f;
-  each_of_row<W>(logits, width, [&](const float(&v)[W], Index) {
-    for (int j = 0; j < W; ++j) sum += expf(v[j] - top);
-  });
-  return block_sum(sum, room);
-}
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     sum_exp(const Element *logits, const Element *top, Element *out, Index width, int wide) {
   __shared__ float room[WARPS];
   const Index row = blockIdx.x;
   const float most = widen(top[row]);
-  const Element *from = logits + row * width;
-  const float total = wide ? sum_exp_row<PACK>(from, most, width, room) : sum_exp_row<1>(from, most, width, room);
-  if (threadIdx.x == 0) narrow(total, out[row]);
-}
-
-template <int W>
-__device__ inline void sum_exp_grad_row(const Element *logits, float top, float grad, Element *out, Index width) {
-  each_of_row<W>(logits, width, [&](const float(&v)[W], Index column) {
-    float d[W];
-    for (int j = 0; j < W; ++j) d[j] = expf(v[j] - top) * grad;
-    store<W>(out + column, d);
+  float sum = 0.0f;
+  each_of_ragged_row(logits + row * width, width, wide, [&](const auto &values, Index) {
+    for (const float value : values) sum += expf(value - most);
   });
+  const float total = block_sum(sum, room);
+  if (threadIdx.x == 0) narrow(total, out[row]);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     sum_exp_grad(const Element *logits, const Element *top, const Element *grad, Element *out, Index width, int wide) {
   const Index row = blockIdx.x, at = row * width;
-  if (wide)
-    sum_exp_grad_row<PACK>(logits + at, widen(top[row]), widen(grad[row]), out + at, width);
-  else
-    sum_exp_grad_row<1>(logits + at, widen(top[row]), widen(grad[row]), out + at, width);
+  const float most = widen(top[row]), factor = widen(grad[row]);
+  each_of_ragged_row(logits + at, width, wide, [&](const auto &values, Index column) {
+    constexpr int W = sizeof values / sizeof(float);
+    float d[W];
+    for (int j = 0; j < W; ++j) d[j] = expf(values[j] - most) * factor;
+    store<W>(out + at + column, d);
+  });
 }
 
 // The sum over valid rows of lse - (1 - s) logits[label] - s mean(logits), s the label smoothing, by one block; `sums`
@@ -71,36 +59,21 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
 }
 
 // factor (softmax - target) in a valid row, 0 in another; target = (1 - s) onehot(label) + s / classes.
-template <int W>
-__device__ inline void cross_entropy_grad_row(const Element *logits, Index label_column, float lse, float factor,
-                                              bool valid, Element *out, Index width, float share, float peak) {
-  if (!valid) {
-    const float zeros[W] = {};
-    for (Index column = threadIdx.x * W; column < width; column += BLOCK * W) store<W>(out + column, zeros);
-    return;
-  }
-  each_of_row<W>(logits, width, [&](const float(&v)[W], Index column) {
-    float d[W];
-    for (int j = 0; j < W; ++j) {
-      const float target = share + (column + j == label_column ? peak : 0.0f);
-      d[j] = (expf(v[j] - lse) - target) * factor;
-    }
-    store<W>(out + column, d);
-  });
-}
-
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     cross_entropy_grad(const Element *logits, const void *labels, int label_nbytes, const Element *lse,
                        const Element *grad, Element *out, Index begin, Index width, Index classes, Index ignored,
                        float smoothing, int wide) {
   const Index row = blockIdx.x, at = row * width, label = read_index(labels, label_nbytes, row);
   const bool valid = label != ignored, strange = valid && (label < 0 || label >= classes);
-  const float factor = strange ? nanf("") : grad ? widen(*grad) : 1.0f;
+  const float factor = strange ? nanf("") : grad ? widen(*grad) : 1.0f, sum = widen(lse[row]);
   const float share = smoothing / classes, peak = 1.0f - smoothing;
-  if (wide)
-    cross_entropy_grad_row<PACK>(logits + at, label - begin, widen(lse[row]), factor, valid, out + at, width, share,
-                                 peak);
-  else
-    cross_entropy_grad_row<1>(logits + at, label - begin, widen(lse[row]), factor, valid, out + at, width, share,
-                              peak);
+  each_of_ragged_row(logits + at, width, wide, [&](const auto &values, Index column) {
+    constexpr int W = sizeof values / sizeof(float);
+    float d[W] = {};
+    for (int j = 0; valid && j < W; ++j) {
+      const float target = share + (begin + column + j == label ? peak : 0.0f);
+      d[j] = (expf(values[j] - sum) - target) * factor;
+    }
+    store<W>(out + at + column, d);
+  });
 }

@@ -111,20 +111,38 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) rms_norm_dx(const 
     norm_dx_row<1, false>(x + at, gain, 0.0f, rstd[row], dy + at, dx + at, width, room);
 }
 
-// Terms of dgain = sum over rows of dy h and, where there is a mean, of dbias = sum of dy: a chunk of rows per
-// blockIdx.y, a column per thread. `sum_terms` adds the chunks up.
+// Terms of dgain = sum over rows of dy h and, where there is a mean, of dbias = sum of dy: of a chunk of rows per
+// blockIdx.y. `sum_terms` adds the chunks up.
+template <int W, int SUMS>
+__device__ inline void norm_columns_of(const Element *x, const float *mean, const float *rstd, const Element *dy,
+                                       float *terms, Index rows, Index width, Index chunk, float *room) {
+  const Index begin = blockIdx.y * chunk, end = begin + chunk < rows ? begin + chunk : rows;
+  const auto term = [&](Index row, Index column, float(&sums)[SUMS][W]) {
+    float v[W], d[W];
+    load<W>(x + row * width + column, v);
+    load<W>(dy + row * width + column, d);
+    const float centre = SUMS > 1 ? mean[row] : 0.0f, scale = rstd[row];
+    for (int j = 0; j < W; ++j) {
+      sums[0][j] += d[j] * ((v[j] - centre) * scale);
+      if (SUMS > 1) sums[SUMS - 1][j] += d[j];
+    }
+  };
+  const auto put = [&](int sum, Index column, float total) {
+    terms[(sum * gridDim.y + blockIdx.y) * width + column] = total;
+  };
+  each_column<W, SUMS, 2>(begin, end, width, room, term, put);
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     norm_columns(const Element *x, const float *mean, const float *rstd, const Element *dy, float *terms, Index rows,
-                 Index width, Index chunk) {
-  const Index column = Index(blockIdx.x) * BLOCK + threadIdx.x;
-  if (column >= width) return;
-  const Index begin = blockIdx.y * chunk, end = begin + chunk < rows ? begin + chunk : rows;
-  float gain_term = 0.0f, bias_term = 0.0f;
-  for (Index row = begin; row < end; ++row) {
-    const float d = widen(dy[row * width + column]);
-    gain_term += d * ((widen(x[row * width + column]) - (mean ? mean[row] : 0.0f)) * rstd[row]);
-    bias_term += d;
-  }
-  terms[blockIdx.y * width + column] = gain_term;
-  if (mean) terms[(gridDim.y + blockIdx.y) * width + column] = bias_term;
+                 Index width, Index chunk, int wide) {
+  __shared__ float room[BLOCK * PACK];
+  if (wide && mean)
+    norm_columns_of<PACK, 2>(x, mean, rstd, dy, terms, rows, width, chunk, room);
+  else if (wide)
+    norm_columns_of<PACK, 1>(x, mean, rstd, dy, terms, rows, width, chunk, room);
+  else if (mean)
+    norm_columns_of<1, 2>(x, mean, rstd, dy, terms, rows, width, chunk, room);
+  else
+    norm_columns_of<1, 1>(x, mean, rstd, dy, terms, rows, width, chunk, room);
 }

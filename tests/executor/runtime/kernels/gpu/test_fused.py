@@ -12,6 +12,7 @@ from executor.runtime.kernels.gpu.elementwise import (
     cast,
     dropout,
     from_e4m3,
+    reshape,
     scaled_cast,
     to_e4m3,
 )
@@ -43,6 +44,15 @@ def test_dropout_draws_the_masks_of_the_processor_to_the_bit() -> None:
     op_definition("dropout").run(same)
     assert call.outputs[0].tobytes() == same.outputs[0].tobytes()
     assert 0.2 < (call.outputs[0] == 0).mean() < 0.4
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_are_reshaped_to_the_bit(dtype: str) -> None:
+    x = np.random.default_rng(RNG_SEED).integers(-(2**31), 2**31, (7, 11)).astype(dtype)
+    out = np.zeros((11, 7), dtype)
+    call = Call(np, {"shape": out.shape}, (x,), (out,), (), (((0, 7), (0, 11)),), (((0, 11), (0, 7)),), Workspace(np))
+    run(build(DType.FLOAT32), reshape(call))
+    assert out.reshape(-1).tolist() == x.reshape(-1).tolist()
 
 
 @pytest.mark.parametrize("element", HALVES)

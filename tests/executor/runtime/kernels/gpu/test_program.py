@@ -66,6 +66,7 @@ def test_a_program_names_its_element_before_its_files() -> None:
         "using Element = __nv_bfloat16;",
         '#include "element.cuh"',
         '#include "each.cuh"',
+        '#include "columns.cuh"',
         '#include "norm.cu"',
     ]
 
