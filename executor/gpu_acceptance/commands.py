@@ -20,8 +20,8 @@ _SEARCH_S, _TRAIN_S = 120.0, 300.0
 _ALIKE = 1e-2
 """Of losses of one model on one rank and on more, in bfloat16."""
 _FAULT_S = 60.0
-_RUN_FAILED, _NOT_PROVED = 6, 4
-"""Codes of a run that failed, and of a plan that is there but not shown to be the best."""
+_LACKS_ROOM, _NOT_PROVED = 5, 4
+"""Codes of a run that its devices have no room for, and of a plan that is there but not shown to be the best."""
 _TOLD_BYTES = 2**46
 """What the search is told that there is, so that it lets by what does not fit."""
 TOO_LARGE = ("gpt2-345m", 1024)
@@ -111,19 +111,19 @@ def training(bench: Bench) -> Figures:
 
 
 def faults(bench: Bench) -> Figures:
-    """A step that does not fit into the device's memory ends soon, with code 6 and the reason.
+    """A step that does not fit into the device's memory ends soon, with code 5 and the reason.
 
     Ranks that are killed or stopped end as they do without a device, which the tests of the supervision show.
     """
     model, batch = TOO_LARGE
     with folder_of_plans() as folder:
         plan = make_plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch, memory_bytes=_TOLD_BYTES)
-        arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", "2", "--json")
+        arguments = ("train", str(plan), "--backend", "cupy", "--launch", "--steps", "2", "--json")
         begin = time.perf_counter()
-        code, written = bench.command(arguments, _FAULT_S)
-    figures = {"code": code, "seconds": time.perf_counter() - begin, "says": _last(written)}
-    if code != _RUN_FAILED or "memory" not in written:
-        raise PartFailed(f"a step that does not fit ends with code {code}: {_last(written)}", figures)
+        code, written = run_sbplan(bench, arguments, _FAULT_S)
+    figures = {"code": code, "seconds": time.perf_counter() - begin, "says": last_line(written)}
+    if code != _LACKS_ROOM or "memory" not in written:
+        raise PartFailed(f"a step that does not fit ends with code {code}: {last_line(written)}", figures)
     return figures
 
 
@@ -131,10 +131,10 @@ def profile(bench: Bench) -> Figures:
     """A run leaves a timeline, and measurements that a calibration is fitted to."""
     with folder_of_plans() as folder:
         plan = make_plan(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, batch=16)
-        arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", "8", "--json")
-        code, written = bench.command(arguments, _TRAIN_S)
+        arguments = ("train", str(plan), "--backend", "cupy", "--launch", "--steps", "8", "--json")
+        code, written = run_sbplan(bench, arguments, _TRAIN_S)
         if code:
-            raise PartFailed(f"train ends with code {code}: {_last(written)}")
+            raise PartFailed(f"train ends with code {code}: {last_line(written)}")
         lines = _documents(written)
     summary = lines[-1] if lines else {}
     run = Path(summary.get("run", ""))
@@ -142,6 +142,11 @@ def profile(bench: Bench) -> Figures:
     if missing:
         raise PartFailed(f"the run leaves no {' and no '.join(missing)}", {"summary": summary})
     return {"summary": summary}
+
+
+def run_sbplan(bench: Bench, arguments: Sequence[str], limit_s: float) -> tuple[int, str]:
+    """Run a verb: its exit code, and what it wrote."""
+    return bench.command((*_SBPLAN, *arguments), limit_s)
 
 
 def _losses(
@@ -157,10 +162,10 @@ def train(bench: Bench, plan: Path, *, steps: int) -> tuple[list[dict[str, Any]]
     Raises:
         PartFailed: it fails, or a loss is no number.
     """
-    arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", str(steps), "--json")
-    code, written = bench.command(arguments, _TRAIN_S)
+    how = ("--backend", "cupy", "--share-devices", "--launch", "--steps", str(steps), "--json")
+    code, written = run_sbplan(bench, ("train", str(plan), *how), _TRAIN_S)
     if code:
-        raise PartFailed(f"train {plan.stem} ends with code {code}: {_last(written)}")
+        raise PartFailed(f"train {plan.stem} ends with code {code}: {last_line(written)}")
     documents = _documents(written)
     reports = [found for found in documents if "loss" in found and "step" in found]
     if len(reports) != steps or not all(math.isfinite(report["loss"] or math.nan) for report in reports):
@@ -177,6 +182,7 @@ def make_plan(
     batch: int,
     memory_bytes: int = 0,
     recipe: Sequence[str] = (),
+    calibration: Path | None = None,
 ) -> Path:
     """A plan file for a model by degrees, in bfloat16 with fused ops.
 
@@ -192,9 +198,10 @@ def make_plan(
     write_atomic(cluster, _CLUSTER.format(devices=devices, memory_bytes=memory_bytes or int(share)))
     given = ("--cluster", str(cluster), "--global-batch", str(batch), "--pin", str(pins), "--out", str(plan))
     how = ("--deduce", "least-cost", "--training", "precision=bf16", "fused=true", *recipe)
-    code, written = bench.command((*_SBPLAN, "search", model, *given, *how), _SEARCH_S)
+    fitted = () if calibration is None else ("--calibration", str(calibration))
+    code, written = run_sbplan(bench, ("search", model, *given, *how, *fitted), _SEARCH_S)
     if code not in (0, _NOT_PROVED):
-        raise PartFailed(f"search {name} ends with code {code}: {_last(written)}")
+        raise PartFailed(f"search {name} ends with code {code}: {last_line(written)}")
     return plan
 
 
@@ -203,7 +210,8 @@ def _documents(written: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written.splitlines() if line.startswith("{")]
 
 
-def _last(written: str) -> str:
+def last_line(written: str) -> str:
+    """The last of what a command wrote."""
     lines: Sequence[str] = written.strip().splitlines()
     return lines[-1] if lines else "it says nothing"
 

@@ -22,6 +22,7 @@ from executor.gpu_acceptance.outcome import (
     read_outcomes,
     write_outcomes,
 )
+from executor.gpu_acceptance.prediction import prediction
 from executor.gpu_acceptance.pytorch import pytorch
 from strategy.base.errors import SbplanError
 
@@ -40,6 +41,7 @@ PARTS: Mapping[str, Callable[[Bench], Figures]] = {
         training,
         faults,
         profile,
+        prediction,
         pytorch,
     )
 }

@@ -69,7 +69,7 @@ def train(args: argparse.Namespace) -> int:
     if problems:
         raise PlanError(problems[0], where=str(args.plan))
     found = find_rank()
-    kernels = open_kernels(args.backend, device=0 if found is None else found.local_rank)
+    kernels = open_kernels(args.backend, device=0 if found is None else found.local_rank, shared=args.share_devices)
     if args.data is not None and not reads_text(plan):
         raise InputError("the model is not trained on text", where=f"--data {args.data}", hint="leave it out")
     weights = _find_weights(args.init, plan, resume=args.resume)
@@ -87,7 +87,7 @@ def train(args: argparse.Namespace) -> int:
     program = program_of(plan) if made is None or made.alike else made
     transport: Transport = MpiTransport(comm, lanes_of(program))
     if args.backend == "cupy":
-        transport = over_nccl(transport, program)
+        transport = over_nccl(transport, program, shared=args.share_devices)
     folder = run_folder()
     run = None
     if comm.rank == 0:

@@ -84,8 +84,8 @@ class Kernels(Protocol):
         ...
 
 
-def open_kernels(backend: str, *, device: int = 0) -> Kernels:
-    """Kernels of a backend, "numpy" or "cupy"; `device` is the index of the GPU.
+def open_kernels(backend: str, *, device: int = 0, shared: bool = False) -> Kernels:
+    """Kernels of a backend, "numpy" or "cupy"; `device` is the index of the GPU, beyond the last if it may be `shared`.
 
     Raises:
         InputError: no such backend.
@@ -98,5 +98,5 @@ def open_kernels(backend: str, *, device: int = 0) -> Kernels:
     if backend == "cupy":
         from executor.runtime.kernels.cupy import CupyKernels
 
-        return CupyKernels(device)
+        return CupyKernels(device, shared=shared)
     raise InputError("unknown backend", where="--backend", got=backend, hint=did_you_mean(backend, BACKENDS))

@@ -36,12 +36,13 @@ class CupyKernels:
     host = False
     batched = tuple(UPDATES)
 
-    def __init__(self, device: int = 0, *, tf32: bool = False) -> None:
+    def __init__(self, device: int = 0, *, shared: bool = False, tf32: bool = False) -> None:
         self.xp = _import_cupy()
         count = self.xp.cuda.runtime.getDeviceCount()
-        if device >= count:
-            raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; start fewer ranks per node")
-        self.xp.cuda.Device(device).use()
+        if device >= count and not shared:
+            hint = "start fewer ranks per node, or let them share GPUs with --share-devices"
+            raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; {hint}")
+        self.xp.cuda.Device(device % count).use()
         # Temporaries of array code come from this pool: what it must leave is for the driver and the libraries.
         self.xp.get_default_memory_pool().set_limit(fraction=_MOST_OF_MEMORY)
         self._acts = open_acts(self.xp, tf32=tf32)

@@ -27,6 +27,7 @@ from executor.runtime.transport.base import (
     meetings_of,
     wait,
 )
+from executor.supervision.environment import share_device
 from strategy.graph.ops.base import Array
 from strategy.program.program import Program
 from strategy.sbp.sbp import Reduce
@@ -36,10 +37,11 @@ _ABORT_S = 10.0
 """After so long, communicators that do not end are left to the end of the process."""
 
 
-def over_nccl(host: Transport, program: Program) -> Transport:
+def over_nccl(host: Transport, program: Program, *, shared: bool = False) -> Transport:
     """NCCL beside a transport of the host, for all ranks of a program; that transport alone where NCCL is missing.
 
-    Then everything is staged through pinned memory of the host. All ranks call it together.
+    Then everything is staged through pinned memory of the host. All ranks call it together; with `shared`, several of
+    them may use one device.
     """
     try:
         import cupy
@@ -48,6 +50,8 @@ def over_nccl(host: Transport, program: Program) -> Transport:
         return host
     if not nccl.available:
         return host
+    if shared:
+        share_device(int(nccl.get_version()), host.rank)
     return NcclTransport(host, meetings_of(program), nccl, cupy.cuda)
 
 
