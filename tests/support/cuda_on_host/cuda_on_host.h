@@ -55,6 +55,7 @@ inline unsigned __ballot_sync(unsigned mask, bool yes) {
 }
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 struct __half {
   _Float16 value;

@@ -124,17 +124,29 @@ MUTANTS: Mapping[str, Mutant] = {
         "arithmetic.cu", "if (k >= count)", "if (k + 1 >= count)", "add_n", ("arithmetic.cu",)
     ),
     "an index too many is looked at": Mutant(
-        "gather.cu", "place < taken &&", "place <= taken &&", "gather_grad", ("gather.cu",)
+        "gather.cu", "place < count &&", "place <= count &&", "gather_grad", ("gather.cu",)
     ),
     "foreign indices are not left out": Mutant(
         "gather.cu", "local >= 0 && local < held ?", "local >= 0 ?", "gather", ("gather.cu",)
     ),
-    "matches are overwritten before they are read": Mutant(
+    "places are listed before they are marked": Mutant(
+        "gather.cu", "    __syncthreads();\n    const int count", "    const int count", "gather_grad", ("gather.cu",)
+    ),
+    "places of a word are listed over those of another": Mutant(
+        "gather.cu", "word < threadIdx.x ? marked : 0", "0", "gather_grad", ("gather.cu",)
+    ),
+    "places of a later tile are taken for those of the first": Mutant(
         "gather.cu",
-        "    __syncthreads();  // the matches of the tile before have been read\n",
-        "",
+        "(tile + matches.places[begin + k]) * after",
+        "matches.places[begin + k] * after",
         "gather_grad",
         ("gather.cu",),
+    ),
+    "places are added up before they are listed": Mutant(
+        "gather.cu", "  __syncthreads();\n  return count;", "  return count;", "gather_grad", ("gather.cu",)
+    ),
+    "a slice more is added than there are": Mutant(
+        "gather.cu", "if (begin + k < count) slices", "if (begin + k <= count) slices", "gather_grad", ("gather.cu",)
     ),
     "a coordinate is left out of the mask": Mutant(
         "dropout.cu", "if (dim < piece.dims)", "if (dim + 1 < piece.dims)", "dropout", ("dropout.cu",)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from executor.runtime.kernels.gpu.launch import Launch, blocks_for, element_of, wide
+from executor.runtime.kernels.gpu.launch import Launch, blocks_for, element_of, in_strides, wide
 from executor.runtime.kernels.gpu.program import BLOCK, PACK_NBYTES
 from strategy.graph.ops.base import Array, Call, int_attr
 
@@ -41,7 +41,7 @@ def gather_grad(call: Call) -> tuple[Launch, ...] | None:
     figures = (np.int64(begin), np.int64(end - begin), np.int64(after), fits)
     arguments = (indices, np.int32(indices.dtype.itemsize), dy, out, *figures)
     element = element_of(dy)
-    zeros = Launch("zero", element, (blocks_for(out.size), 1, 1), (out, np.int64(out.size)))
+    zeros = Launch("zero", element, in_strides(out.size, element), (out, wide((out,)), np.int64(out.size)))
     return (zeros, Launch("gather_add", element, grid, arguments))
 
 

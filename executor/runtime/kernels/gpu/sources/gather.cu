@@ -4,8 +4,8 @@
 //   zero         nothing                                 -> out[n]                   n elements written
 //   gather_add   indices[taken], dy[before, taken, after] -> dx[before, held, after]  2 dy's elements, dy's FLOP
 //
-// This rank holds the indices begin to begin + held: foreign ones give zeros, and add nothing. Indices are read once per
-// block, out of the cache. blockIdx is (index, stretch of `after`, before); a stretch is BLOCK packs. gather_add needs
+// This rank holds the indices begin to begin + held: foreign ones give zeros, and add nothing. All indices are read by
+// each block that adds, out of the cache. blockIdx is (index, stretch of `after`, before); a stretch is BLOCK packs. gather_add needs
 // dx zeroed.
 
 template <int W>
@@ -29,33 +29,77 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     gather_row<1>(from, into, after);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) zero(Element *out, Index n) {
-  const Index at = Index(blockIdx.x) * BLOCK + threadIdx.x;
-  if (at < n) narrow(0.0f, out[at]);
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) zero(Element *out, int wide, Index n) {
+  const Index packs = wide ? n / PACK : 0, thread = Index(blockIdx.x) * BLOCK + threadIdx.x;
+  const Index threads = Index(gridDim.x) * BLOCK;
+  const float zeros[PACK] = {};
+  for (Index pack = thread; pack < packs; pack += threads) store<PACK>(out + pack * PACK, zeros);
+#pragma unroll 1
+  for (Index i = packs * PACK + thread; i < n; i += threads) narrow(0.0f, out[i]);
+}
+
+constexpr int TILE = BLOCK * WARP;  // places that a block looks at before it adds up: a word of bits for each thread
+constexpr int AT_ONCE = 4;  // slices that a thread reads before it adds them up
+
+// What a block knows of a tile: whether each place has its index, which of those words are not zero, and the places.
+struct Matches {
+  unsigned words[BLOCK], filled[WARPS];
+  unsigned short places[TILE];
+};
+
+template <class Integer>
+__device__ inline void mark(const Integer *indices, Index count, Index index, unsigned *words) {
+#pragma unroll 8
+  for (int word = threadIdx.x / WARP; word < BLOCK; word += WARPS) {
+    const int place = word * WARP + threadIdx.x % WARP;
+    const unsigned lanes = __ballot_sync(ALL_LANES, place < count && indices[place] == index);
+    if (threadIdx.x % WARP == 0) words[word] = lanes;
+  }
+}
+
+// Lists the marked places in order, a word per thread; returns how many there are.
+__device__ inline int list_places(Matches &matches) {
+  const unsigned own = matches.words[threadIdx.x], lanes = __ballot_sync(ALL_LANES, own != 0);
+  if (threadIdx.x % WARP == 0) matches.filled[threadIdx.x / WARP] = lanes;
+  __syncthreads();
+  int before = 0, count = 0;
+  for (int warp = 0; warp < WARPS; ++warp) {
+    for (unsigned left = matches.filled[warp]; left; left &= left - 1) {
+      const int word = warp * WARP + __ffs(left) - 1, marked = __popc(matches.words[word]);
+      before += word < threadIdx.x ? marked : 0;
+      count += marked;
+    }
+  }
+  for (unsigned left = own; left; left &= left - 1) matches.places[before++] = threadIdx.x * WARP + __ffs(left) - 1;
+  __syncthreads();
+  return count;
 }
 
 // The block of an index's first place adds up all slices with that index, in the order of their places; the blocks of
 // its other places do nothing. So a sum has one order, and no two blocks write one slice.
 template <int W>
-__device__ inline void gather_add_row(const void *indices, int index_nbytes, const Element *dy, Element *out,
-                                      Index after, unsigned *matches) {
-  const Index taken = gridDim.x, first = blockIdx.x, index = read_index(indices, index_nbytes, first);
+__device__ inline void gather_add_row(const void *indices, int index_nbytes, Index index, const Element *dy,
+                                      Element *out, Index after, Matches &matches) {
+  const Index taken = gridDim.x, first = blockIdx.x;
   const Index column = (Index(blockIdx.y) * BLOCK + threadIdx.x) * W;
   float sums[W] = {};
-  for (Index tile = 0; tile < taken; tile += BLOCK) {
-    const Index place = tile + threadIdx.x;
-    const bool alike = place < taken && read_index(indices, index_nbytes, place) == index;
-    const unsigned lanes = __ballot_sync(ALL_LANES, alike);
-    __syncthreads();  // the matches of the tile before have been read
-    if (threadIdx.x % WARP == 0) matches[threadIdx.x / WARP] = lanes;
+  for (Index tile = 0; tile < taken; tile += TILE) {
+    if (index_nbytes == 8)
+      mark(static_cast<const Index *>(indices) + tile, taken - tile, index, matches.words);
+    else
+      mark(static_cast<const int *>(indices) + tile, taken - tile, index, matches.words);
     __syncthreads();
-    for (int warp = 0; warp < WARPS; ++warp) {
-      for (unsigned left = matches[warp]; left; left &= left - 1) {
-        const Index match = tile + warp * WARP + __ffs(left) - 1;
-        if (match < first) return;  // the same in every thread
-        if (column >= after) continue;
+    const int count = list_places(matches);
+    if (count && tile + matches.places[0] < first) return;  // the same in every thread
+    for (int begin = 0; column < after && begin < count; begin += AT_ONCE) {
+      Pack<W> slices[AT_ONCE] = {};
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k)
+        if (begin + k < count) slices[k] = fetch<W>(dy + (tile + matches.places[begin + k]) * after + column);
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k) {
         float v[W];
-        load<W>(dy + match * after + column, v);
+        widen(slices[k], v);
         for (int j = 0; j < W; ++j) sums[j] += v[j];
       }
     }
@@ -66,13 +110,13 @@ __device__ inline void gather_add_row(const void *indices, int index_nbytes, con
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     gather_add(const void *indices, int index_nbytes, const Element *dy, Element *out, Index begin, Index held,
                Index after, int wide) {
-  __shared__ unsigned matches[WARPS];
-  const Index taken = gridDim.x, local = read_index(indices, index_nbytes, blockIdx.x) - begin;
+  __shared__ Matches matches;
+  const Index taken = gridDim.x, index = read_index(indices, index_nbytes, blockIdx.x), local = index - begin;
   if (local < 0 || local >= held) return;
   const Element *from = dy + blockIdx.z * taken * after;
   Element *into = out + (blockIdx.z * held + local) * after;
   if (wide)
-    gather_add_row<PACK>(indices, index_nbytes, from, into, after, matches);
+    gather_add_row<PACK>(indices, index_nbytes, index, from, into, after, matches);
   else
-    gather_add_row<1>(indices, index_nbytes, from, into, after, matches);
+    gather_add_row<1>(indices, index_nbytes, index, from, into, after, matches);
 }

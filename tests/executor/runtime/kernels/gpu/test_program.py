@@ -72,5 +72,5 @@ def test_a_program_names_its_element_before_its_files() -> None:
 
 
 def test_parameters_are_read_from_the_source() -> None:
-    assert all_parameters()["zero"] == ("Element *", "Index")
+    assert all_parameters()["zero"] == ("Element *", "int", "Index")
     assert all_parameters()["softmax"] == ("const Element *", "Element *", "Index", "int")
