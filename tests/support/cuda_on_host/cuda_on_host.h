@@ -23,7 +23,12 @@ struct Dim3 {
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
 inline void __stwb(uint4 *into, uint4 value) { *into = value; }
+inline void __stwb(uint2 *into, uint2 value) { *into = value; }
+inline float __fdividef(float over, float under) { return over / under; }
 inline Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 constexpr int LANES = 32;

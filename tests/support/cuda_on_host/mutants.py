@@ -28,7 +28,13 @@ class Mutant:
 _ROWS = ("norm.cu", "reduce.cu")
 MUTANTS: Mapping[str, Mutant] = {
     "a row's bound is off by one": Mutant(
-        "element.cuh", "column < width; column +=", "column <= width; column +=", "softmax", ("softmax.cu",)
+        "element.cuh", "at < width; at +=", "at <= width; at +=", "softmax", ("softmax.cu",)
+    ),
+    "a row's bound is off by one where it is kept": Mutant(
+        "element.cuh", "if (column(k) >= width) break;", "if (column(k) > width) break;", "softmax", ("softmax.cu",)
+    ),
+    "what a thread keeps is looked at twice": Mutant(
+        "element.cuh", "int at = column(HELD)", "int at = column(0)", "softmax", ("softmax.cu",)
     ),
     "no barrier before a sum is read": Mutant(
         "element.cuh", "= value;\n  __syncthreads();\n  Sum", "= value;\n  Sum", "square_sum", ("reduce.cu",)
@@ -99,7 +105,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "the tail of a copy is left out": Mutant("copy.cu", "i < n; i", "i < packs; i", "reshape", ("copy.cu",)),
     "the largest of a row is its last": Mutant(
-        "softmax.cu", "top = fmaxf(top, v[j])", "top = v[j]", "softmax", ("softmax.cu",)
+        "softmax.cu", "top = fmaxf(top, v[0][j])", "top = v[0][j]", "softmax", ("softmax.cu",)
     ),
     "the label's neighbour is its class": Mutant(
         "loss.cu",
@@ -149,13 +155,19 @@ MUTANTS: Mapping[str, Mutant] = {
         "gather.cu", "if (begin + k < count) slices", "if (begin + k <= count) slices", "gather_grad", ("gather.cu",)
     ),
     "a coordinate is left out of the mask": Mutant(
-        "dropout.cu", "if (dim < piece.dims)", "if (dim + 1 < piece.dims)", "dropout", ("dropout.cu",)
+        "dropout.cu", "if (dim >= piece.dims)", "if (dim + 1 >= piece.dims)", "dropout", ("dropout.cu",)
     ),
     "the mask of the neighbouring column": Mutant(
-        "dropout.cu", "begin + column + j)", "begin + column)", "dropout", ("dropout.cu",)
+        "dropout.cu", "first + j * GOLDEN", "first", "dropout", ("dropout.cu",)
     ),
     "a dim is paired with its neighbour": Mutant(
-        "rotary.cu", "second = first + half", "second = first + 1", "rotary", ("rotary.cu",)
+        "rotary.cu", "load<W>(x + at + pairs + pair, b)", "load<W>(x + at + pair + 1, b)", "rotary", ("rotary.cu",)
+    ),
+    "what is not turned is taken from the turned half": Mutant(
+        "rotary.cu", "at + (turned + of_this) * W", "at + of_this * W", "rotary", ("rotary.cu",)
+    ),
+    "heads are taken for positions": Mutant(
+        "rotary.cu", "head / heads % length", "head % length", "rotary", ("rotary.cu",)
     ),
     "corrections are read before they are written": Mutant(
         "adamw.cu", "  __syncthreads();\n  int t", "  int t", "adamw", ("adamw.cu",)

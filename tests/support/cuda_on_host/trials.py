@@ -17,8 +17,8 @@ from strategy.sbp.tensor import Box, DType, Shape, TensorSpec
 
 TOLERANCES: Mapping[DType, float] = {DType.FLOAT32: 1e-5, DType.BFLOAT16: 1e-2, DType.FLOAT16: 2e-3}
 """Of the largest error in a row over the row's largest figure."""
-WIDTHS = (1, 77, 2056)
-"""Of rows: less than a warp, no multiple of anything, and several vectors per thread in all element types."""
+WIDTHS = (1, 77, 1031, 8200)
+"""Of rows: less than a warp, no multiple of anything, and more than threads keep, as single elements and as vectors."""
 OFFSET, OUTLIER = 1e3, 1e4
 
 
@@ -162,7 +162,7 @@ def _norm(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
 
 def _norm_grad(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     centred = kind == "layer_norm_grad"
-    for rows, width in ((3, 5), (70, 77), (3, 2056), (100, 24)):
+    for rows, width in ((3, 5), (70, 77), (3, 1031), (3, 4104), (100, 24)):
         x, gain, dy = (
             _matrix(rng, rows, width),
             1 + 0.1 * rng.standard_normal(width),
@@ -257,7 +257,12 @@ def _rotary(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
         {"base": 500000.0, "reverse": 1},
         {"frequencies": (0.9, 0.07, 0.001), "scale": 1.3, "reverse": 0},
     )
-    for attrs, shape in zip(choices, ((2, 5, 3, 6), (1, 3, 70, 8), (2, 3, 2, 10)), strict=True):
+    shapes = ((2, 5, 3, 6), (1, 3, 70, 8), (2, 3, 2, 10))
+    vectors = (
+        (choices[0], (2, 3, 5, 32)),
+        ({**choices[2], "frequencies": tuple(0.8**k for k in range(8))}, (1, 4, 3, 24)),
+    )
+    for attrs, shape in (*zip(choices, shapes, strict=True), *vectors):
         x = rng.standard_normal(shape)
         x[0, 0] += OFFSET
         box = tuple((begin, begin + size) for begin, size in zip((0, 100_000, 0, 0), shape, strict=True))

@@ -150,18 +150,25 @@ def _piece(box: Box) -> np.void:
     return struct([len(leading), *begins, *room, *sizes, *room, *strides, *room, column])
 
 
-def rotary(call: Call) -> Launches:
-    """See `strategy.graph.ops.rotary`; cosines and sines are made once, in double precision."""
+def rotary(call: Call) -> Launches | None:
+    """See `strategy.graph.ops.rotary`; cosines and sines are made once, in double precision.
+
+    None for more elements than its kernel counts.
+    """
     (x,), (y,) = call.inputs, call.outputs
-    batch, length, heads, width = x.shape
+    _, length, heads, width = x.shape
+    if x.size >= 2**31:
+        return None
 
     def make() -> Array:
         return call.xp.stack(turns(call, width)).astype("float32").reshape(2, length, -1)
 
     angles = len(floats_attr(call.attrs, "frequencies")) if "frequencies" in call.attrs else width // 2
     table = call.workspace.constant("turns", (2, length, angles), "float32", make)
-    figures = map(np.int64, (length, heads, width, angles))
-    return (Launch(rotary.__name__, element_of(x), per_row(batch * length), (x, table, y, *figures)),)
+    element = element_of(x)
+    fits = np.int32(wide((x, y), width) and wide((x,), angles) and wide((table,)))
+    figures = map(np.int32, (length, heads, width, angles, x.size))
+    return (Launch(rotary.__name__, element, in_strides(x.size // 2, element), (x, table, y, *figures, fits)),)
 
 
 def cast(call: Call) -> Launches | None:

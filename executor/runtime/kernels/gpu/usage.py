@@ -12,7 +12,7 @@ _ENTRY = re.compile(r"Compiling entry function '(\w+)' for")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _BODY = re.compile(r"\.entry (\w+)\((.*?)\n}", re.DOTALL)
-_VECTOR = "ld.global.v4"
+_VECTOR = re.compile(r"ld\.global\.(v4|v2\.[usbf]32)")
 _SHARED = re.compile(r"(\d+) bytes smem")
 
 
@@ -20,7 +20,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 class KernelUsage:
     """Of one kernel: per thread registers, bytes of stack, bytes spilled and read back; per block shared bytes.
 
-    And whether it loads vectors of sixteen bytes.
+    And whether it loads vectors of sixteen bytes, or of eight.
     """
 
     registers: int
@@ -44,7 +44,8 @@ def usage_of(log: str, ptx: str) -> dict[str, KernelUsage]:
             raise InternalError(f"the assembler's report of kernel {name} has another form: {lines!r}")
         stack, *spilled = map(int, spills.groups())
         in_block = int(shared.group(1)) if shared else 0
-        found[name] = KernelUsage(int(registers.group(1)), stack, sum(spilled), in_block, _VECTOR in bodies[name])
+        vectors = _VECTOR.search(bodies[name]) is not None
+        found[name] = KernelUsage(int(registers.group(1)), stack, sum(spilled), in_block, vectors)
     return found
 
 

@@ -26,7 +26,7 @@ struct Pack {
   T of[W];
 };
 
-// W elements at once: as vectors of sixteen bytes, at multiples of which they then lie, or one by one.
+// W elements at once: as vectors of sixteen bytes or of eight, at multiples of which they then lie, or one by one.
 template <int W, class T>
 __device__ inline Pack<W, T> fetch(const T *from) {
   Pack<W, T> pack;
@@ -34,6 +34,9 @@ __device__ inline Pack<W, T> fetch(const T *from) {
     uint4 words[sizeof pack / sizeof(uint4)];
     for (int k = 0; k < sizeof pack / sizeof(uint4); ++k) words[k] = reinterpret_cast<const uint4 *>(from)[k];
     memcpy(&pack, words, sizeof pack);
+  } else if constexpr (sizeof pack == sizeof(uint2)) {
+    const uint2 word = *reinterpret_cast<const uint2 *>(from);
+    memcpy(&pack, &word, sizeof pack);
   } else {
     for (int j = 0; j < W; ++j) pack.of[j] = from[j];
   }
@@ -57,6 +60,10 @@ __device__ inline void keep(const Pack<W, T> &pack, T *into) {
     memcpy(words, &pack, sizeof pack);
     // By name, for the compiler takes some plain ones apart.
     for (int k = 0; k < sizeof pack / sizeof(uint4); ++k) __stwb(reinterpret_cast<uint4 *>(into) + k, words[k]);
+  } else if constexpr (sizeof pack == sizeof(uint2)) {
+    uint2 word;
+    memcpy(&word, &pack, sizeof pack);
+    __stwb(reinterpret_cast<uint2 *>(into), word);
   } else {
     for (int j = 0; j < W; ++j) into[j] = pack.of[j];
   }
@@ -108,7 +115,43 @@ __device__ inline void each_of_row(const Element *row, Index width, Visit visit)
   }
 }
 
-// The same of a row that begins anywhere: vectors from its first multiple of sixteen bytes on, single elements before
+// Rows of N matrices, read at once, W elements at a time: each thread's first HELD packs of each are kept in registers,
+// what is behind them is read from the cache whenever it is looked at.
+template <int N, int W, int HELD>
+struct Rows {
+  const Element *from[N];
+  int width;
+  Pack<W> held[N][HELD];
+
+  __device__ Rows(const Element *const (&rows)[N], Index width) : width(width) {
+    for (int n = 0; n < N; ++n) from[n] = rows[n];
+#pragma unroll
+    for (int k = 0; k < HELD; ++k)
+      for (int n = 0; n < N; ++n)
+        if (column(k) < width) held[n][k] = fetch<W>(from[n] + column(k));
+  }
+
+  __device__ static int column(int k) { return (k * BLOCK + threadIdx.x) * W; }
+
+  // Calls visit(values, column) for this thread's share of the rows.
+  template <class Visit>
+  __device__ void each(Visit visit) const {
+    float values[N][W];
+#pragma unroll
+    for (int k = 0; k < HELD; ++k) {
+      if (column(k) >= width) break;
+      for (int n = 0; n < N; ++n) widen(held[n][k], values[n]);
+      visit(values, column(k));
+    }
+#pragma unroll 1
+    for (int at = column(HELD); at < width; at += BLOCK * W) {
+      for (int n = 0; n < N; ++n) load<W>(from[n] + at, values[n]);
+      visit(values, at);
+    }
+  }
+};
+
+// Calls visit(values, column) for this thread's share of a row that begins anywhere: vectors from its first multiple of sixteen bytes on, single elements before
 // and behind them; those alone unless `wide`, which says that whole rows in a row begin at such a multiple.
 template <class Visit>
 __device__ inline void each_of_ragged_row(const Element *row, Index width, int wide, Visit visit) {

@@ -6,35 +6,36 @@
 //   rms_norm_dx      x, gain, rstd, dy           -> dx                          3 n elements,          8 n FLOP
 //   norm_columns     x, mean, rstd, dy           -> terms[2, chunks, width]     2 n elements,          4 n FLOP
 //
-// n = rows width. A row is read again from the cache: the floor counts it once. Statistics are float. `wide` says that
+// n = rows width. Statistics are float. `wide` says that
 // rows lie at multiples of sixteen bytes. Sums are taken of what differs from a row's first element, so that a common
 // offset costs no digits.
 
 template <int W, bool CENTRED>
 __device__ inline void norm_row(const Element *x, const Element *gain, const Element *bias, Element *y, float *mean,
                                 float *rstd, Index width, float epsilon, float *room) {
+  const Rows<1, W, 4> row({x}, width);
   const float origin = CENTRED ? widen(x[0]) : 0.0f;
   float shift = 0.0f;
   if (CENTRED) {
     float sum = 0.0f;
-    each_of_row<W>(x, width, [&](const float(&v)[W], Index) {
-      for (int j = 0; j < W; ++j) sum += v[j] - origin;
+    row.each([&](const float(&v)[1][W], int) {
+      for (int j = 0; j < W; ++j) sum += v[0][j] - origin;
     });
     shift = block_sum(sum, room) / width;
   }
   float squares = 0.0f;
-  each_of_row<W>(x, width, [&](const float(&v)[W], Index) {
+  row.each([&](const float(&v)[1][W], int) {
     for (int j = 0; j < W; ++j) {
-      const float centred = v[j] - origin - shift;
+      const float centred = v[0][j] - origin - shift;
       squares += centred * centred;
     }
   });
   const float scale = 1.0f / sqrtf(block_sum(squares, room) / width + epsilon);
-  each_of_row<W>(x, width, [&](const float(&v)[W], Index column) {
+  row.each([&](const float(&v)[1][W], int column) {
     float g[W], b[W], out[W];
     load<W>(gain + column, g);
     if (CENTRED) load<W>(bias + column, b);
-    for (int j = 0; j < W; ++j) out[j] = (v[j] - origin - shift) * scale * g[j] + (CENTRED ? b[j] : 0.0f);
+    for (int j = 0; j < W; ++j) out[j] = (v[0][j] - origin - shift) * scale * g[j] + (CENTRED ? b[j] : 0.0f);
     store<W>(y + column, out);
   });
   if (threadIdx.x == 0) {
@@ -68,23 +69,23 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) rms_norm(const Ele
 template <int W, bool CENTRED>
 __device__ inline void norm_dx_row(const Element *x, const Element *gain, float mean, float rstd, const Element *dy,
                                    Element *dx, Index width, float *room) {
+  const Rows<2, W, 2> rows({x, dy}, width);
   float sum = 0.0f, product = 0.0f;
-  each_of_row<W>(x, width, [&](const float(&v)[W], Index column) {
-    float g[W], d[W];
+  rows.each([&](const float(&v)[2][W], int column) {
+    float g[W];
     load<W>(gain + column, g);
-    load<W>(dy + column, d);
     for (int j = 0; j < W; ++j) {
-      sum += d[j] * g[j];
-      product += d[j] * g[j] * ((v[j] - mean) * rstd);
+      sum += v[1][j] * g[j];
+      product += v[1][j] * g[j] * ((v[0][j] - mean) * rstd);
     }
   });
   const float sum_share = CENTRED ? block_sum(sum, room) / width : 0.0f;
   const float product_share = block_sum(product, room) / width;
-  each_of_row<W>(x, width, [&](const float(&v)[W], Index column) {
-    float g[W], d[W], out[W];
+  rows.each([&](const float(&v)[2][W], int column) {
+    float g[W], out[W];
     load<W>(gain + column, g);
-    load<W>(dy + column, d);
-    for (int j = 0; j < W; ++j) out[j] = rstd * (d[j] * g[j] - sum_share - (v[j] - mean) * rstd * product_share);
+    for (int j = 0; j < W; ++j)
+      out[j] = rstd * (v[1][j] * g[j] - sum_share - (v[0][j] - mean) * rstd * product_share);
     store<W>(dx + column, out);
   });
 }

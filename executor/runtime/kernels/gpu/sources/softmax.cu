@@ -7,20 +7,21 @@
 
 template <int W, bool LOG>
 __device__ inline void softmax_row(const Element *x, Element *y, Index width, float *room) {
+  const Rows<1, W, 4> row({x}, width);
   float top = widen(x[0]);
-  each_of_row<W>(x, width, [&](const float(&v)[W], Index) {
-    for (int j = 0; j < W; ++j) top = fmaxf(top, v[j]);
+  row.each([&](const float(&v)[1][W], int) {
+    for (int j = 0; j < W; ++j) top = fmaxf(top, v[0][j]);
   });
   top = block_max(top, room);
   float sum = 0.0f;
-  each_of_row<W>(x, width, [&](const float(&v)[W], Index) {
-    for (int j = 0; j < W; ++j) sum += expf(v[j] - top);
+  row.each([&](const float(&v)[1][W], int) {
+    for (int j = 0; j < W; ++j) sum += expf(v[0][j] - top);
   });
   const float total = block_sum(sum, room);
   const float log_total = logf(total), share = 1.0f / total;
-  each_of_row<W>(x, width, [&](const float(&v)[W], Index column) {
+  row.each([&](const float(&v)[1][W], int column) {
     float out[W];
-    for (int j = 0; j < W; ++j) out[j] = LOG ? v[j] - top - log_total : expf(v[j] - top) * share;
+    for (int j = 0; j < W; ++j) out[j] = LOG ? v[0][j] - top - log_total : expf(v[0][j] - top) * share;
     store<W>(y + column, out);
   });
 }
@@ -47,17 +48,16 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) log_softmax(const 
 // of dy cancels.
 template <int W, bool LOG>
 __device__ inline void softmax_grad_row(const Element *dy, const Element *y, Element *dx, Index width, double *room) {
+  const Rows<2, W, 2> rows({dy, y}, width);
   double sum = 0.0;
-  each_of_row<W>(dy, width, [&](const float(&d)[W], Index column) {
-    float v[W];
-    load<W>(y + column, v);
-    for (int j = 0; j < W; ++j) sum += LOG ? d[j] : double(d[j]) * v[j];
+  rows.each([&](const float(&v)[2][W], int) {
+    for (int j = 0; j < W; ++j) sum += LOG ? v[0][j] : double(v[0][j]) * v[1][j];
   });
   const double total = block_sum(sum, room);
-  each_of_row<W>(dy, width, [&](const float(&d)[W], Index column) {
-    float v[W], out[W];
-    load<W>(y + column, v);
-    for (int j = 0; j < W; ++j) out[j] = LOG ? d[j] - expf(v[j]) * float(total) : v[j] * float(d[j] - total);
+  rows.each([&](const float(&v)[2][W], int column) {
+    float out[W];
+    for (int j = 0; j < W; ++j)
+      out[j] = LOG ? v[0][j] - expf(v[1][j]) * float(total) : v[1][j] * float(v[0][j] - total);
     store<W>(dx + column, out);
   });
 }
