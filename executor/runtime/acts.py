@@ -83,9 +83,7 @@ class ActBinder:
         self._workspaces: list[Scratch] = [Workspace(kernels.xp) for _ in program.actors]
         self._workspace_nbytes = 0
         self._staging = [Workspace(np) for _ in program.actors]
-        self._acts_per_piece = [max((p.acts_per_piece for p in actor.writes), default=1) for actor in program.actors]
-        self._bound_ops: set[int] = set()
-        self._varying: set[int] = set()
+        self._repeats: dict[int, bool] = {}
 
     @property
     def scratch_nbytes(self) -> int:
@@ -167,11 +165,7 @@ class ActBinder:
     @property
     def repeating(self) -> frozenset[int]:
         """Of the actors that are bound, those of which every act gives the device the same by each choice of blocks."""
-        return frozenset(self._bound_ops - self._varying)
-
-    def begins_piece(self, index: int, number: int) -> bool:
-        """Whether an act begins the piece that it writes."""
-        return number % self._acts_per_piece[index] == 0
+        return frozenset(index for index, repeats in self._repeats.items() if repeats)
 
     def touches_device(self, index: int) -> bool:
         """Whether an actor uses memory of the device."""
@@ -240,20 +234,18 @@ class ActBinder:
             to_host = Movement(Space.HOST) == self._registry[op.kind].cost
             move = self._kernels.download if to_host else self._kernels.upload
             return lambda number: move(memory(reads[0]), memory(writes[0]))
-        self._bound_ops.add(index)
         definition, call = found
-        acts_per_piece = self._acts_per_piece[index]
+        acts_per_piece = max((port.acts_per_piece for port in self._program.actors[index].writes), default=1)
         if self._graph.on_host(op) and not self._kernels.host:
             bound = BoundAct(partial(run_act, definition, call))
         else:
             bound = self._kernels.bind(definition, call)
-        if not bound.repeats:
-            self._varying.add(index)
+        self._repeats[index] = bound.repeats and self._repeats.get(index, True)
         run = bound.run
 
         def act(number: int) -> None:
             call.number = number
-            call.first_of_piece = self.begins_piece(index, number)
+            call.first_of_piece = number % acts_per_piece == 0
             run()
 
         sums, written = self._tree_sums, self._program.actors[index].writes

@@ -17,10 +17,12 @@ event before each, in graphs, too; an act then ends where the next one of its ru
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 
 from executor.runtime.streams import DeviceStreams, Event, Graph, Stream
@@ -34,12 +36,14 @@ AHEAD = 1024
 _RUNS_AHEAD = 4
 """The host may be ahead by so many of the longest runs."""
 _MOST_GRAPHS = 64
-"""Of one run: one for each choice of blocks. Further choices are issued act by act."""
+"""Of one run: one for each choice of blocks. A run with more is issued act by act."""
 
 Stretch = tuple[int, int]
 """Positions [first, last) in the launch list."""
-RunKey = Hashable
-"""Which blocks the acts of a run use, and which of them begin a piece."""
+RunKey = tuple[int, int]
+"""Which events a run records, if it is timed, and which blocks its acts use: numbers of steps."""
+HandedAct = tuple[Act, Callable[[], None]]
+"""An act, and what hands over its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Issuer:
         self.host = frozenset(host)
         self.waits: tuple[StepWaits, ...] = event_waits(program, rank, self.launches, host=host, staged=staged)
         """Of the first steps and, the last, of all others."""
-        self._streams, self._timed, self._timing = streams, timed, timed
+        self._program, self._streams, self._timed, self._timing = program, streams, timed, timed
         stream_of = streams_of_actors(program)
         self._opened = {
             stream: streams.open(program.streams[stream].name)
@@ -135,6 +139,7 @@ class Issuer:
             self._given = (*given, self._timing)
             self._runs = _stretches(len(self.launches), self._follows(*given), self._longest_run)
             self._together = _stretches(len(self.launches), self._is_batched, self._longest_run, within=self._runs)
+            self._periods = self._periods_of(given[0])
             self._graphs: list[dict[RunKey, Graph | None]] = [{} for _ in self.launches]
             """By the first position of a run; None where it was run once and is captured the next time."""
 
@@ -163,70 +168,71 @@ class Issuer:
         self._launched += 1
         self._left -= 1
 
-    def issue(
-        self,
-        acts: Sequence[Act],
-        runs: Sequence[Callable[[], None]],
-        then: Callable[[], None],
-        key: RunKey | None = None,
-    ) -> None:
+    def issue(self, take: Callable[[], Sequence[HandedAct]], then: Callable[[Act], None]) -> None:
         """Give the device the acts of the next run.
 
         Args:
-            acts: in their order.
-            runs: hand over the work of each, to the current stream.
+            take: has the credits of the acts passed on; gives each with what hands over its work to the current
+                stream. Where a graph does the work, this is called while the device is at it.
             then: hands over what follows behind the last.
-            key: equal where they give the device the same as they did before; None if they may never.
         """
         self._join()
-        stream, streams = self._opened[acts[0].stream], self._streams
         step, first = divmod(self._launched, len(self.launches))
+        stream, streams = self._opened[self._stream_of[self.launches[first]]], self._streams
         for waits in self._next_waits():
             for one in waits.by_stream:
                 streams.wait(stream, self._event(one))
-        lap, behind = step % self.laps, first + len(acts)
+        lap, (_, behind), period = step % self.laps, self._runs[first], self._periods[first]
+        graphs, key = self._graphs[first], (lap if self._timing else 0, step % period if period else 0)
+        graph, issued_ns = graphs.get(key), perf_counter_ns()
         end, together = self._ends[behind - 1][lap], self._together[first:behind]
-        begins = [self._begins[begin][lap] for begin, _ in together] if self._timing else [None] * len(acts)
-        issued_ns = perf_counter_ns()
-
-        def whole() -> None:
-            before = None
-            for begin, run in zip(begins, runs, strict=True):
-                if begin is not None and begin is not before:
-                    streams.record(begin, stream)
-                before = begin
-                run()
-
+        begins = [self._begins[begin][lap] for begin, _ in together] if self._timing else [None] * (behind - first)
+        acts = take() if graph is None else ()
         with streams.use(stream):
-            if key is None or not self._replay(first, (lap if self._timing else 0, key), whole, stream):
-                whole()
-            then()
+            if graph is not None:
+                streams.replay(graph, stream)
+                acts = take()
+            elif key in graphs:
+                graphs[key] = graph = streams.capture(stream, partial(self._run, acts, begins, stream))
+                streams.replay(graph, stream)
+            else:
+                # The first time, libraries and kernels may make what they need, which a graph cannot.
+                self._run(acts, begins, stream)
+                if period:
+                    graphs[key] = None
+            then(acts[-1][0])
             streams.record(end, stream)
-        self._last[acts[0].stream] = end
-        found = []
-        for position, (act, begin, (low, high)) in enumerate(zip(acts, begins, together, strict=True), first):
-            until = self._begins[high][lap] if self._timing and high < behind else end
+        self._note(acts, begins, together, end, issued_ns)
+
+    def _run(self, acts: Sequence[HandedAct], begins: Sequence[Event | None], stream: Stream) -> None:
+        """Hand over acts one by one, an event before each that is timed."""
+        before = None
+        for begin, (_, run) in zip(begins, acts, strict=True):
+            if begin is not None and begin is not before:
+                self._streams.record(begin, stream)
+            before = begin
+            run()
+
+    def _note(
+        self,
+        acts: Sequence[HandedAct],
+        begins: Sequence[Event | None],
+        together: Sequence[Stretch],
+        end: Event,
+        issued_ns: int,
+    ) -> None:
+        """Remember acts that have been issued."""
+        step, first = divmod(self._launched, len(self.launches))
+        found, behind = [], first + len(acts)
+        for position, ((act, _), begin, (low, high)) in enumerate(zip(acts, begins, together, strict=True), first):
+            until = self._begins[high][step % self.laps] if self._timing and high < behind else end
             launch, part = self._launched + position - first, (position - low, high - low)
             found.append(IssuedAct(act, launch, issued_ns, begin, until, end, part))
-        self._issued[acts[0].stream].append(tuple(found))
+        stream = acts[0][0].stream
+        self._last[stream] = end
+        self._issued[stream].append(tuple(found))
         self._launched += len(acts)
         self._left -= len(acts)
-
-    def _replay(self, first: int, key: RunKey, run: Callable[[], None], stream: Stream) -> bool:
-        """Have a run done by its graph, which is made when it comes for the second time; whether that was done.
-
-        The first time, libraries and kernels may make what they need, which a graph cannot.
-        """
-        graphs = self._graphs[first]
-        if key not in graphs:
-            if len(graphs) < _MOST_GRAPHS:
-                graphs[key] = None
-            return False
-        graph = graphs[key]
-        if graph is None:
-            graph = graphs[key] = self._streams.capture(stream, run)
-        self._streams.replay(graph, stream)
-        return True
 
     def on_stream(self, act: Act) -> AbstractContextManager[None]:
         """What the host's own act gives the device inside goes to the act's stream."""
@@ -295,6 +301,24 @@ class Issuer:
             return self._is_batched(position) or ({before, actor} <= repeating and not apart)
 
         return follows
+
+    def _periods_of(self, repeating: frozenset[int]) -> list[int]:
+        """By position, after how many steps its run gives the device the same; 0 if never, or after too many."""
+        found = [0] * len(self.launches)
+        for first, (_, behind) in enumerate(self._runs):
+            run = self.launches[first:behind]
+            if len(run) > 1 and repeating.issuperset(run):
+                period = math.lcm(*map(self._period_of_actor, run))
+                found[first] = period if period * self.laps <= _MOST_GRAPHS else 0
+        return found
+
+    def _period_of_actor(self, index: int) -> int:
+        """After how many steps an actor uses the same blocks, and begins and ends pieces as it did."""
+        actor, registers = self._program.actors[index], self._program.registers
+        round_of_acts = math.lcm(
+            *(port.acts_per_piece * registers[port.register].blocks for port in (*actor.reads, *actor.writes))
+        )
+        return round_of_acts // math.gcd(round_of_acts, actor.acts_per_step)
 
     def _is_batched(self, position: int) -> bool:
         """Whether kernels launch the act at a position together with the one before it."""

@@ -20,7 +20,7 @@ import numpy as np
 from executor.runtime.acts import ActBinder, Load, Run, host_piece, memory
 from executor.runtime.bitwise import SummationOrder
 from executor.runtime.finiteness import FinitenessProbe, NonFinite
-from executor.runtime.issuing import AHEAD, IssuedAct, Issuer
+from executor.runtime.issuing import AHEAD, HandedAct, IssuedAct, Issuer
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.pieces import Requests
 from executor.runtime.registers import Registers
@@ -156,6 +156,7 @@ class Worker:
             )
         self._probe: FinitenessProbe | None = None
         self._bound = False
+        self._repeating: frozenset[int] = frozenset()
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
         self._first_act = [first_step * acts for acts in self._acts_per_step]
@@ -183,7 +184,7 @@ class Worker:
             self._acts.updates.held = False
         if self.issuer is not None:
             self._bind_all()
-            repeating = () if self._probe is not None else self._acts.repeating
+            repeating = frozenset[int]() if self._probe is not None else self._repeating
             self.issuer.group(repeating, self._reports.actors, timed=self._record)
             self.issuer.extend(steps)
         self._look(self.protocol.streams, perf_counter_ns())
@@ -342,22 +343,18 @@ class Worker:
 
     def _launch(self, actors: Sequence[int], stream: int) -> None:
         """Hand a run of acts to the device; its last may be one of which something is reported."""
-        found = []
-        for actor in actors:
-            if not self.protocol.may_act(actor):
-                raise InternalError(f"{self.program.actors[actor].name} is of a run and may not act yet")
-            found.append(self._issue(actor, stream))
-            self._look(self.protocol.issued(found[-1][0]), self._ready_ns[stream])
-        acts, key = [act for act, _, _ in found], None
-        if len(acts) > 1 and self._acts.repeating.issuperset(actors):
-            begins = self._acts.begins_piece
-            key = tuple((act.read_blocks, act.write_blocks, begins(act.actor, number)) for act, number, _ in found)
-        present(self.issuer, "what hands acts to the device").issue(
-            acts,
-            [partial(self._hand_over, number, run) for _, number, run in found],
-            lambda: self._reports.order_copies(acts[-1]),
-            key,
-        )
+
+        def take() -> list[HandedAct]:
+            found: list[HandedAct] = []
+            for actor in actors:
+                if not self.protocol.may_act(actor):
+                    raise InternalError(f"{self.program.actors[actor].name} is of a run and may not act yet")
+                act, number, run = self._issue(actor, stream)
+                self.protocol.issued(act)
+                found.append((act, partial(self._hand_over, number, run)))
+            return found
+
+        present(self.issuer, "what hands acts to the device").issue(take, self._reports.order_copies)
 
     def _hand_over(self, number: int, run: Run) -> None:
         """See that all of an act is ordered on the stream."""
@@ -393,6 +390,7 @@ class Worker:
                 self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)
         # What is kept from act to act was made on no stream of an act.
         self._kernels.wait()
+        self._repeating = self._acts.repeating
 
     def _poll(self) -> bool:
         """Advance what is under way; whether anything moved."""

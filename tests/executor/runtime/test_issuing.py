@@ -12,7 +12,7 @@ import pytest
 
 from executor.runtime.issuing import Issuer
 from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream
-from strategy.program.protocol import Protocol
+from strategy.program.protocol import Act, Protocol
 from strategy.sbp.tensor import DType
 
 
@@ -82,13 +82,17 @@ def two_streams() -> Program:
 
 def launch(issuer: Issuer, protocol: Protocol, streams: Written) -> str:
     """Issue the next run; gives its actors' names."""
-    acts, names = [], []
-    for actor in issuer.next_run:
-        acts.append(protocol.issue(protocol.stream_of(actor), actor))
-        names.append(protocol.program.actors[actor].name)
-        protocol.issued(acts[-1])
-    key = tuple((act.read_blocks, act.write_blocks) for act in acts) if len(acts) > 1 else None
-    issuer.issue(acts, [partial(streams.given.append, name) for name in names], lambda: None, key)
+    names = [protocol.program.actors[actor].name for actor in issuer.next_run]
+
+    def take() -> list[tuple[Act, Callable[[], None]]]:
+        found = []
+        for actor, name in zip(issuer.next_run, names, strict=True):
+            act = protocol.issue(protocol.stream_of(actor), actor)
+            protocol.issued(act)
+            found.append((act, partial(streams.given.append, name)))
+        return found
+
+    issuer.issue(take, lambda act: None)
     return " ".join(names)
 
 

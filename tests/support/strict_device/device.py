@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -63,6 +64,8 @@ class StrictDevice:
         self.steady = False
         self._acts: list[tuple[int, int]] = []
         self._captured: Graph | None = None
+        self._fresh = False
+        self._announced_before = 0
         self.replayed = 0
         """Acts' work that came from graphs."""
         self._worker: Worker | None = None
@@ -84,6 +87,9 @@ class StrictDevice:
         """The worker begins an act."""
         assert self._worker is not None
         self.look_for_host_writes()
+        if self._announced_before:
+            self._announced_before -= 1  # it was, by its graph
+            return
         self._acts.append((actor, number))
         self.order.without(HOST)
         self._loads = isinstance(self._worker.program.actors[actor].task, LoadTask)
@@ -200,15 +206,31 @@ class StrictDevice:
         self._captured = []
         run()
         self.launch_updates()
-        found, self._captured = self._captured, None
+        found, self._captured, self._fresh = self._captured, None, True
         return found
 
     def replay(self, graph: Graph, stream: StrictStream) -> None:
-        """Give the stream all of it."""
+        """Give the stream all of it; its acts may be announced later."""
         self.launch_updates()
+        self._check_replayed(stream)
         self.replayed += len(graph)
         for run, reads, writes, what in graph:
             self.compute(run, reads, writes, what)
+
+    def _check_replayed(self, stream: StrictStream) -> None:
+        """Look at the acts of the next run, if they have not been announced yet."""
+        assert self._worker is not None
+        issuer, protocol = self._worker.issuer, self._worker.protocol
+        assert issuer is not None
+        if self._fresh:
+            self._fresh = False  # captured just now, from acts that were announced
+            return
+        issued = Counter[int]()
+        for actor in issuer.next_run:
+            self._acts.append((actor, protocol.acts_issued[actor] + issued[actor]))
+            issued[actor] += 1
+        self._announced_before = len(self._acts)
+        self._check_acts(stream)
 
     def time_ns(self, event: StrictEvent) -> int:
         """Nothing is timed."""
