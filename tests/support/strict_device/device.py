@@ -29,6 +29,7 @@ Piece = DeviceArray | NDArray[Any]
 Graph = list[tuple[Callable[[], object], Sequence[Piece], Sequence[Piece], str]]
 _WITH_STEP = 4
 """Inputs of an update that is told which step it is."""
+_NEVER_COUNT = ("sgd", "adagrad")
 _BY_NUMBER = ("dropout", "add_dropped", "learning_rate")
 WARM_STEPS = 2
 """First steps, in which memory may still be allocated."""
@@ -346,8 +347,8 @@ ELSEWHERE = _Elsewhere()
 
 def follows_number(definition: OpDef, call: Call) -> bool:
     """Whether an act may follow from its number: it draws, or may count updates by itself."""
-    counts = bool(call.updates) and (definition.kind not in UPDATES or len(call.inputs) < _WITH_STEP)
-    return counts or definition.kind in _BY_NUMBER
+    told = definition.kind in UPDATES and len(call.inputs) == _WITH_STEP
+    return definition.kind in _BY_NUMBER or (bool(call.updates) and definition.kind not in _NEVER_COUNT and not told)
 
 
 class StrictKernels:
