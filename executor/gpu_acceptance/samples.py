@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from executor.gpu_acceptance.bench import Bench, Sizes
-from executor.runtime.kernels.gpu import arithmetic, attention, elementwise, products, reductions, slices, update
+from executor.runtime.kernels.gpu import arithmetic, attention, elementwise, norms, products, reductions, slices, update
 from executor.runtime.kernels.gpu import rows as by_rows
 from strategy.graph.graph import Attrs
 from strategy.graph.ops import op_definition
@@ -67,10 +67,10 @@ def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
         elementwise.bounded_swiglu: Example((x, x), attrs=bounded),
         elementwise.bounded_swiglu_dgate: Example((x, x, x), attrs=bounded),
         elementwise.bounded_swiglu_dup: Example((x, x, x), attrs=bounded),
-        by_rows.layer_norm: Example((x, vector, vector)),
-        by_rows.layer_norm_grad: Example((x, vector, row, row, x)),
-        by_rows.rms_norm: Example((x, vector)),
-        by_rows.rms_norm_grad: Example((x, vector, row, x)),
+        norms.layer_norm: Example((x, vector, vector)),
+        norms.layer_norm_grad: Example((x, vector, row, row, x)),
+        norms.rms_norm: Example((x, vector)),
+        norms.rms_norm_grad: Example((x, vector, row, x)),
         by_rows.sum_exp: Example((logits, row)),
         by_rows.sum_exp_grad: Example((logits, row, row)),
         by_rows.cross_entropy: Example((logits, labels, row), attrs=loss, ranges=ids),

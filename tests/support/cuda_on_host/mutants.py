@@ -25,7 +25,7 @@ class Mutant:
     program: tuple[str, ...]
 
 
-_ROWS = ("norm.cu", "reduce.cu")
+_ROWS = ("norm.cu", "norm_grad.cu", "reduce.cu")
 MUTANTS: Mapping[str, Mutant] = {
     "a row's bound is off by one": Mutant(
         "element.cuh", "at < width; at +=", "at <= width; at +=", "softmax", ("softmax.cu",)
@@ -86,6 +86,15 @@ MUTANTS: Mapping[str, Mutant] = {
         "",
         "layer_norm_grad",
         _ROWS,
+    ),
+    "a team adds up what others have": Mutant(
+        "norm_grad.cu", "int warp = mine * team / WARP;", "int warp = 0;", "layer_norm_grad", _ROWS
+    ),
+    "sums of a row are overwritten before they are read": Mutant(
+        "norm_grad.cu", "side ^= 2 * WARPS", "side ^= 0", "rms_norm_grad", _ROWS
+    ),
+    "a team writes a row that there is not": Mutant(
+        "norm_grad.cu", "      if (row < end) store", "      store", "layer_norm_grad", _ROWS
     ),
     "a stretch goes on behind the columns": Mutant(
         "columns.cuh", " || stretch + threadIdx.x >= width", "", "reduce_sum", ("reduce.cu",)

@@ -161,8 +161,9 @@ def _norm(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
 
 
 def _norm_grad(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
+    """Rows that threads do not hold, then rows that teams of 32 to 256 threads hold."""
     centred = kind == "layer_norm_grad"
-    for rows, width in ((3, 5), (70, 77), (3, 1031), (3, 4104), (100, 24)):
+    for rows, width in ((3, 5), (70, 77), (3, 1031), (3, 4104), (100, 24), (37, 1032), (5, 2048)):
         x, gain, dy = (
             _matrix(rng, rows, width),
             1 + 0.1 * rng.standard_normal(width),

@@ -1,4 +1,4 @@
-"""Launches of ops over rows: norms, softmax, what cross-entropy is composed of. A block per row."""
+"""Launches of ops over rows: softmax, what cross-entropy is composed of. A block per row."""
 
 from __future__ import annotations
 
@@ -7,55 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from executor.runtime.kernels.gpu.launch import Launch, element_of, per_row, rows_and_width, wide
-from executor.runtime.kernels.gpu.reductions import column_grid, sum_terms
 from strategy.graph.ops.base import Array, Call, float_attr, int_attr
-from strategy.graph.ops.norm import epsilon_of
 
 Launches = tuple[Launch, ...]
-
-
-def layer_norm(call: Call) -> Launches:
-    """See `strategy.graph.ops.norm`."""
-    (x, gain, bias), (y, mean, rstd) = call.inputs, call.outputs
-    rows, width = rows_and_width(x.shape)
-    epsilon = np.float32(epsilon_of(call.attrs))
-    arguments = (x, gain, bias, y, mean, rstd, np.int64(width), epsilon, wide((x, gain, bias, y), width))
-    return (Launch(layer_norm.__name__, element_of(x), per_row(rows), arguments),)
-
-
-def layer_norm_grad(call: Call) -> Launches:
-    """dx by rows; dgain and dbias by columns, in two steps."""
-    (x, gain, mean, rstd, dy), (dx, dgain, dbias) = call.inputs, call.outputs
-    rows, width = rows_and_width(x.shape)
-    arguments = (x, gain, mean, rstd, dy, dx, np.int64(width), wide((x, gain, dy, dx), width))
-    by_rows = Launch("layer_norm_dx", element_of(x), per_row(rows), arguments)
-    return (by_rows, *_columns(call, x, mean, rstd, dy, (dgain, dbias)))
-
-
-def rms_norm(call: Call) -> Launches:
-    """See `strategy.graph.ops.norm`."""
-    (x, gain), (y, rstd) = call.inputs, call.outputs
-    rows, width = rows_and_width(x.shape)
-    arguments = (x, gain, y, rstd, np.int64(width), np.float32(epsilon_of(call.attrs)), wide((x, gain, y), width))
-    return (Launch(rms_norm.__name__, element_of(x), per_row(rows), arguments),)
-
-
-def rms_norm_grad(call: Call) -> Launches:
-    """dx by rows; dgain by columns, in two steps."""
-    (x, gain, rstd, dy), (dx, dgain) = call.inputs, call.outputs
-    rows, width = rows_and_width(x.shape)
-    arguments = (x, gain, rstd, dy, dx, np.int64(width), wide((x, gain, dy, dx), width))
-    by_rows = Launch("rms_norm_dx", element_of(x), per_row(rows), arguments)
-    return (by_rows, *_columns(call, x, None, rstd, dy, (dgain,)))
-
-
-def _columns(call: Call, x: Array, mean: Array | None, rstd: Array, dy: Array, sums: tuple[Array, ...]) -> Launches:
-    rows, width = rows_and_width(x.shape)
-    fits = wide((x, dy), width)
-    grid, chunk = column_grid(rows, width, x, fits)
-    terms = call.workspace.get("terms", (len(sums), grid[1], width), "float32")
-    arguments = (x, mean, rstd, dy, terms, *map(np.int64, (rows, width, chunk)), fits)
-    return (Launch("norm_columns", element_of(x), grid, arguments), sum_terms(terms, sums, grid[1]))
 
 
 def softmax(call: Call) -> Launches:

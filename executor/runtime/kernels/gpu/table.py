@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from executor.runtime.kernels.gpu import arithmetic, elementwise, products, reductions, rows, slices, update
+from executor.runtime.kernels.gpu import arithmetic, elementwise, norms, products, reductions, rows, slices, update
 from executor.runtime.kernels.gpu.attention import AttentionAct, attention, attention_grad
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.products import MatrixProduct
@@ -16,10 +16,10 @@ from strategy.sbp.ragged import Rows
 LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
     make.__name__: make
     for make in (
-        rows.layer_norm,
-        rows.layer_norm_grad,
-        rows.rms_norm,
-        rows.rms_norm_grad,
+        norms.layer_norm,
+        norms.layer_norm_grad,
+        norms.rms_norm,
+        norms.rms_norm_grad,
         rows.softmax,
         rows.softmax_grad,
         rows.log_softmax,

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from executor.runtime.kernels.gpu import arithmetic, elementwise, program, update
+from executor.runtime.kernels.gpu import arithmetic, elementwise, norms, program, update
 from executor.runtime.kernels.gpu.program import SOURCES, all_parameters, parameters, program_text, source_files
 from strategy.sbp.tensor import DType
 
@@ -43,6 +43,7 @@ def test_no_kernel_has_the_name_of_another() -> None:
         ("dropout.cu", "LEADING_DIMS =", elementwise.LEADING_DIMS),
         ("adamw.cu", "TENSORS =", update.TENSORS),
         ("arithmetic.cu", "TERMS =", arithmetic.TERMS),
+        ("norm_grad.cu", "HELD =", norms.HELD),
     ],
 )
 def test_constants_are_those_of_the_sources(file: str, constant: str, value: int) -> None:
