@@ -262,6 +262,8 @@ class Issuer:
         if issued.begin is None:
             return issued.issued_ns, perf_counter_ns()
         begin_ns, end_ns = self._streams.time_ns(issued.begin), self._streams.time_ns(issued.until)
+        if issued.until is not issued.end:
+            end_ns = max(begin_ns, end_ns - self._streams.event_cost_ns)
         number, count = issued.part
         each = (end_ns - begin_ns) / count
         return begin_ns + round(each * number), begin_ns + round(each * (number + 1))

@@ -53,6 +53,11 @@ class DeviceStreams(Protocol):
         """Give the stream, the current one, all of a graph."""
         ...
 
+    @property
+    def event_cost_ns(self) -> int:
+        """What a timed event in a graph takes of the device, between two acts."""
+        ...
+
     def time_ns(self, event: Event) -> int:
         """When the device came by a timed event, by the node's monotonic clock (`perf_counter_ns`)."""
         ...

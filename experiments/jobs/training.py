@@ -30,6 +30,7 @@ from experiments.command.console import emit, say
 from experiments.jobs.non_finite import stop_at_non_finite
 from experiments.jobs.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, read_clocks, world
 from experiments.jobs.saving import Saver, Saves, Stage, locked, refuse_if_held
+from experiments.jobs.step_time import write_step_time
 from experiments.store.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.base.interruption import Interruption, put_off
@@ -201,7 +202,7 @@ class ReportedSteps:
 
     def add(self, report: StepReport) -> None:
         """Take note of a step."""
-        if self.count == WARM_UP_STEPS:
+        if self.count in (WARM_UP_STEPS, RECORDED_STEPS + WARM_UP_STEPS):
             self._times_s.clear()
         self.count += 1
         self.skipped += report.skipped
@@ -210,8 +211,13 @@ class ReportedSteps:
 
     @property
     def step_time_s(self) -> float | None:
-        """The median, without those that warm up where there are others."""
+        """The median, without those that warm up, or are recorded act by act, where there are others."""
         return median(self._times_s) if self._times_s else None
+
+    @property
+    def are_left_alone(self) -> bool:
+        """Whether that is of steps that nobody records."""
+        return self.count > RECORDED_STEPS + WARM_UP_STEPS
 
 
 def _loop(
@@ -306,6 +312,8 @@ def _finish(
                 steps=range(WARM_UP_STEPS, recorded),
             )
             write_measurements(rows, folder / "measurements.json")
+            if reports.are_left_alone and reports.step_time_s is not None:
+                write_step_time(folder, reports.step_time_s)
     RunStore(folder.parent).finish(run, RunStatus.DONE, summary)
     if args.json:
         emit(summary)

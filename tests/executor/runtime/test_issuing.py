@@ -66,6 +66,8 @@ class Written:
     def replay(self, graph: list[str], stream: str) -> None:
         self.given.append(f"graph of {' '.join(graph)}")
 
+    event_cost_ns = 0
+
     def time_ns(self, event: Mark) -> int:
         return 7
 

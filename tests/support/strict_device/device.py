@@ -237,6 +237,8 @@ class StrictDevice:
         """Nothing is timed."""
         return 0
 
+    event_cost_ns = 0
+
     # What runs.
 
     def compute(self, run: Callable[[], object], reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
