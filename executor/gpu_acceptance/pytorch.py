@@ -21,13 +21,13 @@ from executor.gpu_acceptance.outcome import Figures, LeftOut, PartFailed
 from executor.runtime.initialize import initial_piece
 from strategy.base.files import write_atomic
 from strategy.graph.graph import Role
+from strategy.graph.ops.norm import EPSILON
 from strategy.plan.plan import Plan, read_plan
 
 _STEPS, _TIMED = 60, 20
 """Of a training, and the last of them, which are timed: ours are recorded act by act before."""
 _COMPARED = 50
 _LOSSES_ALIKE = 0.01
-_EPSILON = 1e-5
 _RECIPE = ("lr=0.0003",)
 
 
@@ -157,7 +157,7 @@ def _gpt(torch: Any, weights: Mapping[str, Any]) -> Any:
     nn = torch.nn
 
     def norm(name: str) -> Any:
-        found = nn.LayerNorm(weights[f"{name}.weight"].shape[0], eps=_EPSILON)
+        found = nn.LayerNorm(weights[f"{name}.weight"].shape[0], eps=EPSILON)
         found.load_state_dict({part: weights[f"{name}.{part}"] for part in ("weight", "bias")})
         return found
 
@@ -204,7 +204,7 @@ def _llama(torch: Any, weights: Mapping[str, Any]) -> Any:
             return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
     def norm(name: str) -> Any:
-        found = Norm(weights[f"{name}.weight"].shape[0], eps=_EPSILON)
+        found = Norm(weights[f"{name}.weight"].shape[0], eps=EPSILON)
         found.load_state_dict({"weight": weights[f"{name}.weight"]})
         return found
 

@@ -21,7 +21,8 @@ import numpy as np
 from executor.runtime.bitwise import SummationOrder
 from executor.runtime.collectives import prepare
 from executor.runtime.finiteness import HeldUpdates
-from executor.runtime.kernels.base import BoundAct, Kernels
+from executor.runtime.kernels.base import Kernels
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
 from executor.runtime.registers import Registers, allocate_bytes

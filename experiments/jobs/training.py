@@ -20,8 +20,8 @@ from executor.runtime.clocks import ClockReading
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.transport.base import Transport, lanes_of
 from executor.runtime.transport.mpi import MpiTransport
-from executor.runtime.transport.nccl import over_nccl
-from executor.supervision.environment import find_rank, run_folder
+from executor.runtime.transport.nccl import nccl_version, over_nccl
+from executor.supervision.environment import find_rank, run_folder, share_device
 from executor.supervision.failure import write_actors
 from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from executor.supervision.watchdog import Limits
@@ -88,7 +88,10 @@ def train(args: argparse.Namespace) -> int:
     program = program_of(plan) if made is None or made.alike else made
     transport: Transport = MpiTransport(comm, lanes_of(program))
     if args.backend == "cupy":
-        transport = over_nccl(transport, program, shared=args.share_devices)
+        version = nccl_version()
+        if args.share_devices and version is not None:
+            share_device(version, comm.rank)
+        transport = over_nccl(transport, program)
     folder = run_folder()
     run = None
     if comm.rank == 0:

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
 def break_kernels(what: Callable[[Call], None], number: int) -> None:
     """Do this to every act of KIND with this number, when it is done."""
-    from executor.runtime.kernels.base import BoundAct
+    from executor.runtime.kernels.bound_act import BoundAct
     from executor.runtime.kernels.numpy import NumpyKernels
 
     bind = NumpyKernels.bind

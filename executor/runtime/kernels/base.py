@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Protocol
 
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.streams import DeviceStreams
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import InputError, did_you_mean
@@ -13,19 +13,6 @@ from strategy.graph.ops.base import Array, ArrayModule, Call, OpDef
 from strategy.graph.ops.scratch import ScratchSizes
 
 BACKENDS = ("numpy", "cupy")
-
-
-@dataclass(frozen=True, slots=True)
-class BoundAct:
-    """An act of an op on its arrays.
-
-    Attributes:
-        run: runs it; when it returns, the work is done, or ordered on the device's current stream.
-        repeats: whether it gives the device the same each time, except that an accumulator begins or goes on.
-    """
-
-    run: Callable[[], None]
-    repeats: bool = False
 
 
 class Kernels(Protocol):

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import numpy as np
 
-from executor.runtime.kernels.base import BoundAct
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.cupy_streams import CupyStreams
 from executor.runtime.kernels.gpu.device import open_acts
 from executor.runtime.kernels.gpu.launch import address_of

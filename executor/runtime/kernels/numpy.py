@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from executor.runtime.kernels.base import BoundAct
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef

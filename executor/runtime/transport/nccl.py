@@ -27,7 +27,6 @@ from executor.runtime.transport.base import (
     meetings_of,
     wait,
 )
-from executor.supervision.environment import share_device
 from strategy.graph.ops.base import Array
 from strategy.program.program import Program
 from strategy.sbp.sbp import Reduce
@@ -37,11 +36,19 @@ _ABORT_S = 10.0
 """After so long, communicators that do not end are left to the end of the process."""
 
 
-def over_nccl(host: Transport, program: Program, *, shared: bool = False) -> Transport:
+def nccl_version() -> int | None:
+    """Of the library: 23204 is 2.32.4; None where it is missing."""
+    try:
+        from cupy.cuda import nccl
+    except ImportError:
+        return None
+    return int(nccl.get_version()) if nccl.available else None
+
+
+def over_nccl(host: Transport, program: Program) -> Transport:
     """NCCL beside a transport of the host, for all ranks of a program; that transport alone where NCCL is missing.
 
-    Then everything is staged through pinned memory of the host. All ranks call it together; with `shared`, several of
-    them may use one device.
+    Then everything is staged through pinned memory of the host. All ranks call it together.
     """
     try:
         import cupy
@@ -50,8 +57,6 @@ def over_nccl(host: Transport, program: Program, *, shared: bool = False) -> Tra
         return host
     if not nccl.available:
         return host
-    if shared:
-        share_device(int(nccl.get_version()), host.rank)
     return NcclTransport(host, meetings_of(program), nccl, cupy.cuda)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from executor.op_validation.signatures import try_listed
 from executor.op_validation.subject import subjects_of
-from executor.runtime.kernels.base import BoundAct
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.numpy import NumpyKernels
 from executor.runtime.workspaces import AssignedScratch, assign_workspaces
 from strategy.base.errors import InternalError

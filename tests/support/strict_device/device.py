@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.runtime.acts import memory
-from executor.runtime.kernels.base import BoundAct
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.gpu.table import UPDATES
 from executor.runtime.worker import Worker
 from executor.runtime.workspaces import AssignedScratch

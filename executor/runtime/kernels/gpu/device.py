@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from executor.runtime.kernels.base import BoundAct
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.gpu.attention import AttentionAct
 from executor.runtime.kernels.gpu.cublaslt import ProductPlans, import_cublaslt
 from executor.runtime.kernels.gpu.cudnn import AttentionPlans, import_cudnn

@@ -32,7 +32,7 @@ def layer_norm(call: Call) -> Launches:
 def layer_norm_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.norm`."""
     (x, gain, mean, rstd, dy), (dx, dgain, dbias) = call.inputs, call.outputs
-    return _grad("layer_norm", call, (x, gain, mean, rstd, dy, dx), (dgain, dbias))
+    return _grad(layer_norm.__name__, call, (x, gain, mean, rstd, dy, dx), (dgain, dbias))
 
 
 def rms_norm(call: Call) -> Launches:
@@ -46,7 +46,7 @@ def rms_norm(call: Call) -> Launches:
 def rms_norm_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.norm`."""
     (x, gain, rstd, dy), (dx, dgain) = call.inputs, call.outputs
-    return _grad("rms_norm", call, (x, gain, rstd, dy, dx), (dgain,))
+    return _grad(rms_norm.__name__, call, (x, gain, rstd, dy, dx), (dgain,))
 
 
 def _grad(norm: str, call: Call, arrays: tuple[Array, ...], sums: tuple[Array, ...]) -> Launches:
