@@ -237,7 +237,7 @@ def _arithmetic(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
 
 
 def _add_n(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
-    for count, shape in ((1, (3,)), (2, (7, 77)), (3, (2, 1028)), (16, (5, 8))):
+    for count, shape in ((1, (3,)), (2, (7, 77)), (3, (2, 1028)), (32, (5, 8))):
         terms = tuple(rng.standard_normal(shape) for _ in range(count))
         terms[-1].reshape(-1)[0] = OUTLIER
         yield Trial(kind, (terms[0] + OFFSET, *terms[1:]))

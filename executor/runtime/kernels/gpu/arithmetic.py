@@ -13,7 +13,7 @@ from strategy.sbp.tensor import Shape
 
 Launches = tuple[Launch, ...]
 
-TERMS = 16
+TERMS = 32
 """That the kernel of `add_n` has room for."""
 _DIMS = 3
 """Of a result, as the kernels of spread operands count them."""

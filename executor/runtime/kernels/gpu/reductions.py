@@ -19,7 +19,8 @@ _LEAST_CHUNK = 4 * WARPS
 _MOST_ALONE = 2**16
 """Elements that one block adds up by itself where all dims go."""
 _SQUARES_PER_BLOCK = 4096
-_MOST_SQUARE_BLOCKS = 256
+"""So that the gradient of a bias is one launch."""
+_MOST_SQUARE_BLOCKS = 1024
 
 
 def reduce_sum(call: Call) -> Launches | None:
@@ -83,10 +84,12 @@ def sum_terms(terms: Array, sums: tuple[Array, ...], count: int) -> Launch:
 
 
 def square_sum(call: Call) -> Launches:
-    """The squares that every block adds up, and their sum."""
+    """The squares that every block adds up, and their sum; one block's are the sum."""
     (x,), (out,) = call.inputs, call.outputs
     blocks = min(blocks_for(x.size, _SQUARES_PER_BLOCK), _MOST_SQUARE_BLOCKS)
-    terms = call.workspace.get("terms", (blocks, 1), "float32")
-    arguments = (x, terms, np.int64(x.size), wide((x,)))
+    terms = call.workspace.get("terms", (blocks,), "float32") if blocks > 1 else None
+    arguments = (x, terms, None if blocks > 1 else out, np.int64(x.size), wide((x,)))
     of_blocks = Launch(square_sum.__name__, element_of(x), (blocks, 1, 1), arguments)
-    return (of_blocks, sum_terms(terms, (out,), blocks))
+    if terms is None:
+        return (of_blocks,)
+    return (of_blocks, Launch("total_terms", element_of(out), (1, 1, 1), (terms, out, np.int64(blocks))))

@@ -7,7 +7,7 @@
 // n = elements of the result. `wide` says that all operands lie at multiples of 16 bytes, and runs of a spread result,
 // too. out may be an operand of its shape.
 
-constexpr int TERMS = 16;
+constexpr int TERMS = 32;
 
 struct Terms {
   const Element *of[TERMS];

@@ -1,7 +1,8 @@
 // Sums in one order: what blocks left as terms, the squares of a tensor, columns and rows of a matrix; largest of rows.
 //
 //   sum_terms    terms[1 or 2, count, width], float -> out[width], second   count width floats read, as many FLOP
-//   square_sum   x[n]           -> terms[gridDim.x]                      n elements read, 2 n FLOP
+//   square_sum   x[n]           -> terms[gridDim.x], float, or out[]     n elements read, 2 n FLOP
+//   total_terms  terms[n]       -> out[]                                 n floats read, n FLOP
 //   column_sums  x[rows, width] -> terms[chunks, width] or out[width]    n elements read, n FLOP
 //   row_sums     x[rows, width] -> out[rows], float                      n elements read, n FLOP
 //   row_totals   x[rows, width] -> out[rows]                             n elements read, n FLOP
@@ -48,11 +49,13 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     column_sums_of<1>(x, terms, out, rows, width, chunk, room);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) square_sum(const Element *x, float *terms, Index n, int wide) {
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    square_sum(const Element *x, float *terms, Element *out, Index n, int wide) {
   __shared__ float room[WARPS];
   const Index packs = wide ? n / PACK : 0, thread = Index(blockIdx.x) * BLOCK + threadIdx.x;
   const Index threads = Index(gridDim.x) * BLOCK;
   float sum = 0.0f;
+#pragma unroll 4
   for (Index pack = thread; pack < packs; pack += threads) {
     float v[PACK];
     load<PACK>(x + pack * PACK, v);
@@ -61,7 +64,20 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) square_sum(const E
 #pragma unroll 1
   for (Index i = packs * PACK + thread; i < n; i += threads) sum += widen(x[i]) * widen(x[i]);
   const float total = block_sum(sum, room);
-  if (threadIdx.x == 0) terms[blockIdx.x] = total;
+  if (threadIdx.x > 0) return;
+  if (terms)
+    terms[blockIdx.x] = total;
+  else
+    narrow(total, *out);
+}
+
+// By one block.
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) total_terms(const float *terms, Element *out, Index n) {
+  __shared__ float room[WARPS];
+  float sum = 0.0f;
+  for (Index i = threadIdx.x; i < n; i += BLOCK) sum += terms[i];
+  const float total = block_sum(sum, room);
+  if (threadIdx.x == 0) narrow(total, *out);
 }
 
 __device__ inline float row_sum(const Element *x, Index width, int wide, float *room) {

@@ -17,7 +17,7 @@ from tests.support.cuda_on_host.trials import Trial, kinds, trials
 
 GOLDEN = Path(__file__).parent / "launches.txt"
 INTEGERS = {"int": "int32", "Index": "int64", "unsigned long long": "uint64", "float": "float32", "double": "float64"}
-STRUCTS = {"Piece": 8 * 23, "Counts": 8 * 25, "Pointers": 8 * 24, "Terms": 8 * 16, "Steps": 8 * 3}
+STRUCTS = {"Piece": 8 * 23, "Counts": 8 * 25, "Pointers": 8 * 24, "Terms": 8 * 32, "Steps": 8 * 3}
 
 
 def fits(argument: Argument, parameter: str, element: DType) -> bool:
