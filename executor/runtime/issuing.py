@@ -8,11 +8,12 @@ of its own and before it fills a buffer that was given to the device (`strategy.
 
 Acts are issued by *runs*: those that follow one another in the list on one stream and are launched together, with one
 event behind the last. Most runs are of one act. Those that kernels launch together, updates of an optimiser, are
-*batched*, and each has an equal part of their time. Those that give the device the same each time *repeat*: a run of
-them is captured as a graph for each choice of blocks, and replayed, which takes the host microseconds where the acts
-one by one would take it longer than the device. A run of these ends where another stream waits for an act or the host
-looks at it, so that nothing begins later than before but by the launch of the run. Where acts are timed, there is an
-event before each, in graphs, too; an act then ends where the next one of its run begins.
+*batched*, and each has a part of their time by its bytes, which such acts are bound by. Those that give the device the
+same each time *repeat*: a run of them is captured as a graph for each choice of blocks, and replayed, which takes the
+host microseconds where the acts one by one would take it longer than the device. A run of these ends where another
+stream waits for an act or the host looks at it, so that nothing begins later than before but by the launch of the run.
+Where acts are timed, there is an event before each, in graphs, too; an act then ends where the next one of its run
+begins.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from time import perf_counter_ns
 
 from executor.runtime.streams import DeviceStreams, Event, Graph, Stream
 from strategy.program.event_waits import ActWaits, Awaited, StepWaits, event_waits
 from strategy.program.launch_list import LaunchList, launch_lists
-from strategy.program.program import Program
+from strategy.program.program import Actor, Program
 from strategy.program.protocol import Act, streams_of_actors
 
 AHEAD = 1024
@@ -60,8 +62,8 @@ class IssuedAct:
     until: Event
     end: Event
     """Of its run."""
-    part: tuple[int, int] = (0, 1)
-    """Which of how many acts that are launched together."""
+    part: tuple[float, float] = (0.0, 1.0)
+    """From where to where it is at work, in the time of those that are launched together."""
 
 
 class Issuer:
@@ -139,6 +141,7 @@ class Issuer:
             self._given = (*given, self._timing)
             self._runs = _stretches(len(self.launches), self._follows(*given), self._longest_run)
             self._together = _stretches(len(self.launches), self._is_batched, self._longest_run, within=self._runs)
+            self._parts = self._parts_of(self._together)
             self._periods = self._periods_of(given[0])
             self._graphs: list[dict[RunKey, Graph | None]] = [{} for _ in self.launches]
             """By the first position of a run; None where it was run once and is captured the next time."""
@@ -224,10 +227,10 @@ class Issuer:
         """Remember acts that have been issued."""
         step, first = divmod(self._launched, len(self.launches))
         found, behind = [], first + len(acts)
-        for position, ((act, _), begin, (low, high)) in enumerate(zip(acts, begins, together, strict=True), first):
+        for position, ((act, _), begin, (_, high)) in enumerate(zip(acts, begins, together, strict=True), first):
             until = self._begins[high][step % self.laps] if self._timing and high < behind else end
-            launch, part = self._launched + position - first, (position - low, high - low)
-            found.append(IssuedAct(act, launch, issued_ns, begin, until, end, part))
+            launch = self._launched + position - first
+            found.append(IssuedAct(act, launch, issued_ns, begin, until, end, self._parts[position]))
         stream = acts[0][0].stream
         self._last[stream] = end
         self._issued[stream].append(tuple(found))
@@ -264,9 +267,8 @@ class Issuer:
         begin_ns, end_ns = self._streams.time_ns(issued.begin), self._streams.time_ns(issued.until)
         if issued.until is not issued.end:
             end_ns = max(begin_ns, end_ns - self._streams.event_cost_ns)
-        number, count = issued.part
-        each = (end_ns - begin_ns) / count
-        return begin_ns + round(each * number), begin_ns + round(each * (number + 1))
+        whole_ns, (first, last) = end_ns - begin_ns, issued.part
+        return begin_ns + round(whole_ns * first), begin_ns + round(whole_ns * last)
 
     def _next_waits(self) -> Sequence[ActWaits]:
         """Of the acts of the next run."""
@@ -304,6 +306,15 @@ class Issuer:
 
         return follows
 
+    def _parts_of(self, together: Sequence[Stretch]) -> list[tuple[float, float]]:
+        """By position, from where to where an act is at work in the time of those that are launched together."""
+        sizes = [_nbytes_of(self._program, self._program.actors[actor]) for actor in self.launches]
+        sums = [0, *accumulate(sizes)]
+        return [
+            ((sums[i] - sums[low]) / (sums[high] - sums[low]), (sums[i + 1] - sums[low]) / (sums[high] - sums[low]))
+            for i, (low, high) in enumerate(together)
+        ]
+
     def _periods_of(self, repeating: frozenset[int]) -> list[int]:
         """By position, after how many steps its run gives the device the same; 0 if never, or after too many."""
         found = [0] * len(self.launches)
@@ -339,6 +350,11 @@ def _stretches(
             last += 1
         found += [(first, last)] * (last - first)
     return tuple(found)
+
+
+def _nbytes_of(program: Program, actor: Actor) -> int:
+    """Bytes of the blocks that an act uses, and one."""
+    return 1 + sum(program.registers[port.register].block_nbytes for port in (*actor.reads, *actor.writes))
 
 
 def _beside_host(program: Program, host: Collection[int]) -> frozenset[int]:

@@ -173,7 +173,12 @@ def test_acts_that_are_launched_together_have_one_event_behind_the_last() -> Non
     assert len(list(issuer.ended())) == 0
     for mark in streams.marks:
         mark.passed = True
-    assert sorted(one.part for one in issuer.ended()) == [(0, 1), (0, 3), (1, 3), (2, 3)]
+    parts = {one.act.actor: one.part for one in issuer.ended()}
+    assert parts[3] == (0, 1)
+    shares = [parts[actor][1] - parts[actor][0] for actor in range(3)]
+    assert sum(shares) == pytest.approx(1)
+    assert shares[2] == pytest.approx(5 * shares[0]) == pytest.approx(5 * shares[1]), "by bytes: c has a register"
+    assert parts[0][1] == parts[1][0] < parts[1][1] == parts[2][0]
 
 
 def chain(names: str, blocks: int = 1) -> Program:
