@@ -97,8 +97,10 @@ def time_op(sample: OpSample, kernels: Kernels, *, vocabulary: int) -> list[floa
         first_of_piece=False,
     )
 
+    bound = kernels.bind(definition, call)
+
     def act() -> None:
-        kernels.run(definition, call)
+        bound.run()
         kernels.wait()
 
     return _seconds(act)

@@ -170,7 +170,10 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/graph/builder.py: 'report' 'learning_rate' 'square'": "names of ops that nothing of a model is called by",
 }
 """File, and what stands there of the kinds of ops -> why it may."""
-TRANSLATORS = ("strategy/models/imported/", "strategy/trainers/", "experiments/bench/torch_models.py")
+TRANSLATORS = (
+    *("strategy/models/imported/", "strategy/trainers/"),
+    *("experiments/bench/torch_models.py", "executor/gpu_acceptance/pytorch.py"),
+)
 """Say what operators, activations and optimisers of other frameworks are called: they name kinds as ops do."""
 
 
@@ -399,7 +402,7 @@ def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
     assert names_taken_apart(ast.parse(line)) != []
 
 
-IMPORTED_AS = {"cupy-cuda13x": "cupy", "nvmath-python": "nvmath", "pyyaml": "yaml"}
+IMPORTED_AS = {"cupy-cuda13x": "cupy", "nvmath-python": "nvmath", "cuda-bindings": "cuda", "pyyaml": "yaml"}
 STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
 PLUGINS = {
     *("mkdocs-material", "mkdocstrings", "pytest-timeout", "pytest-xdist", "onnxscript"),

@@ -206,7 +206,7 @@ def test_scratch_of_a_host_is_none_of_a_device() -> None:
     x, y = (kernels.xp.empty((4,), "float32") for _ in range(2))
     call = Call(kernels.xp, {}, (x,), (y,), (), (), (), Workspace(np))
     with pytest.raises(OrderFault, match="relu: scratch that was not declared"):
-        kernels.run(REGISTRY["relu"], call)
+        kernels.bind(REGISTRY["relu"], call).run()
 
 
 def test_ranks_that_call_collectives_in_different_orders_are_named() -> None:

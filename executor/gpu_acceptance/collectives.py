@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from executor.gpu_acceptance.bench import Bench
+from executor.gpu_acceptance.bench import Bench, import_nccl
 from executor.gpu_acceptance.outcome import Figures, LeftOut, PartFailed
 from executor.runtime.kernels.gpu.launch import address_of
 from executor.runtime.transport.nccl import ID_NBYTES
@@ -25,7 +25,9 @@ _FLOAT32, _SUM, _MAX = 7, 0, 2
 
 def collectives(bench: Bench) -> Figures:
     """Sums, maxima, gathers and scatters, of one rank and of two."""
-    nccl = bench.xp.cuda.nccl
+    nccl = bench.nccl
+    if nccl is None:
+        raise PartFailed("CuPy finds no NCCL: install nvidia-nccl-cu13")
     version = int(nccl.get_version())
     one = checked(bench.xp, nccl, 0, 1, nccl.get_unique_id())
     code, written = bench.command(("-m", "executor.gpu_acceptance", RANK_FLAG, str(version)), _LIMIT_S)
@@ -81,7 +83,7 @@ def run_rank(xp: Any, version: int) -> int:
 
     comm = MPI.COMM_WORLD
     share_device(version, comm.rank)
-    nccl = xp.cuda.nccl
+    nccl = import_nccl()
     unique = np.empty(ID_NBYTES, np.uint8)
     if comm.rank == 0:
         unique[:] = np.frombuffer(bytes(nccl.get_unique_id()), np.uint8)

@@ -20,12 +20,14 @@ _SEARCH_S, _TRAIN_S = 120.0, 300.0
 _ALIKE = 1e-2
 """Of losses of one model on one rank and on more, in bfloat16."""
 _FAULT_S = 60.0
-_RUN_FAILED, _NOT_PROVED = 6, 4
-"""Codes of a run that failed, and of a plan that is there but not shown to be the best."""
+_LACKS_ROOM, _NOT_PROVED = 5, 4
+"""Codes of a run that its devices have no room for, and of a plan that is there but not shown to be the best."""
 _TOLD_BYTES = 2**46
 """What the search is told that there is, so that it lets by what does not fit."""
 TOO_LARGE = ("gpt2-345m", 1024)
 """A model, and more samples than any device holds the activations of."""
+_CALM = ("lr=0.0003",)
+"""A rate at which a difference of the last bit does not grow: plans add up in different orders."""
 PLANS = {
     "data": {"dp": 2, "tp": 1, "pp": 1},
     "tensor": {"dp": 1, "tp": 2, "pp": 1},
@@ -74,7 +76,7 @@ latency = "5 us"
 
 def plans(bench: Bench) -> Figures:
     """Tiny models by every kind of plan: the losses of one rank."""
-    with _folder() as folder:
+    with folder_of_plans() as folder:
         right = _losses(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, steps=8, batch=16)
         figures: dict[str, Any] = {"one rank": right}
         for name, degrees in PLANS.items():
@@ -90,11 +92,12 @@ def plans(bench: Bench) -> Figures:
 def training(bench: Bench) -> Figures:
     """Models of a size that people train: tokens in a second, and losses that fall."""
     figures: dict[str, Any] = {}
-    with _folder() as folder:
+    with folder_of_plans() as folder:
         config = folder / "config.json"
         write_atomic(config, json.dumps(LLAMA_1B))
         for model, batch in (GPT, (str(config), LLAMA_BATCH)):
-            reports = _train(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, steps=50, batch=batch)
+            plan = make_plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch)
+            reports, _ = train(bench, plan, steps=50)
             late = sorted(report["step_time_s"] for report in reports[5:])
             middle = late[len(late) // 2]
             losses = [report["loss"] for report in reports]
@@ -110,30 +113,30 @@ def training(bench: Bench) -> Figures:
 
 
 def faults(bench: Bench) -> Figures:
-    """A step that does not fit into the device's memory ends soon, with code 6 and the reason.
+    """A step that does not fit into the device's memory ends soon, with code 5 and the reason.
 
     Ranks that are killed or stopped end as they do without a device, which the tests of the supervision show.
     """
     model, batch = TOO_LARGE
-    with _folder() as folder:
-        plan = _plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch, memory_bytes=_TOLD_BYTES)
-        arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", "2", "--json")
+    with folder_of_plans() as folder:
+        plan = make_plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch, memory_bytes=_TOLD_BYTES)
+        arguments = ("train", str(plan), "--backend", "cupy", "--launch", "--steps", "2", "--json")
         begin = time.perf_counter()
-        code, written = bench.command(arguments, _FAULT_S)
-    figures = {"code": code, "seconds": time.perf_counter() - begin, "says": _last(written)}
-    if code != _RUN_FAILED or "memory" not in written:
-        raise PartFailed(f"a step that does not fit ends with code {code}: {_last(written)}", figures)
+        code, written = run_sbplan(bench, arguments, _FAULT_S)
+    figures = {"code": code, "seconds": time.perf_counter() - begin, "says": last_line(written)}
+    if code != _LACKS_ROOM or "memory" not in written:
+        raise PartFailed(f"a step that does not fit ends with code {code}: {last_line(written)}", figures)
     return figures
 
 
 def profile(bench: Bench) -> Figures:
     """A run leaves a timeline, and measurements that a calibration is fitted to."""
-    with _folder() as folder:
-        plan = _plan(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, batch=16)
-        arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", "8", "--json")
-        code, written = bench.command(arguments, _TRAIN_S)
+    with folder_of_plans() as folder:
+        plan = make_plan(bench, folder, "gpt-tiny", {"dp": 1, "tp": 1, "pp": 1}, batch=16)
+        arguments = ("train", str(plan), "--backend", "cupy", "--launch", "--steps", "8", "--json")
+        code, written = run_sbplan(bench, arguments, _TRAIN_S)
         if code:
-            raise PartFailed(f"train ends with code {code}: {_last(written)}")
+            raise PartFailed(f"train ends with code {code}: {last_line(written)}")
         lines = _documents(written)
     summary = lines[-1] if lines else {}
     run = Path(summary.get("run", ""))
@@ -143,31 +146,50 @@ def profile(bench: Bench) -> Figures:
     return {"summary": summary}
 
 
+def run_sbplan(bench: Bench, arguments: Sequence[str], limit_s: float) -> tuple[int, str]:
+    """Run a verb: its exit code, and what it wrote."""
+    return bench.command((*_SBPLAN, *arguments), limit_s)
+
+
 def _losses(
     bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, steps: int, batch: int
 ) -> list[float]:
-    return [report["loss"] for report in _train(bench, folder, model, degrees, steps=steps, batch=batch)]
+    plan = make_plan(bench, folder, model, degrees, batch=batch, recipe=_CALM)
+    return [report["loss"] for report in train(bench, plan, steps=steps)[0]]
 
 
-def _train(
-    bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, steps: int, batch: int
-) -> list[dict[str, Any]]:
-    """The reports of a training, in bfloat16 with fused ops."""
-    plan = _plan(bench, folder, model, degrees, batch=batch)
-    arguments = (*_SBPLAN, "train", str(plan), "--backend", "cupy", "--launch", "--steps", str(steps), "--json")
-    code, written = bench.command(arguments, _TRAIN_S)
+def train(bench: Bench, plan: Path, *, steps: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The reports of a training, and its summary.
+
+    Raises:
+        PartFailed: it fails, or a loss is no number.
+    """
+    how = ("--backend", "cupy", "--share-devices", "--launch", "--steps", str(steps), "--json")
+    code, written = run_sbplan(bench, ("train", str(plan), *how), _TRAIN_S)
     if code:
-        raise PartFailed(f"train {model} {degrees} ends with code {code}: {_last(written)}")
-    reports = [found for found in _documents(written) if "loss" in found and "step" in found]
+        raise PartFailed(f"train {plan.stem} ends with code {code}: {last_line(written)}")
+    documents = _documents(written)
+    reports = [found for found in documents if "loss" in found and "step" in found]
     if len(reports) != steps or not all(math.isfinite(report["loss"] or math.nan) for report in reports):
-        raise PartFailed(f"train {model} {degrees} gives {len(reports)} finite losses of {steps}")
-    return reports
+        raise PartFailed(f"train {plan.stem} gives {len(reports)} finite losses of {steps}")
+    return reports, documents[-1]
 
 
-def _plan(
-    bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, batch: int, memory_bytes: int = 0
+def make_plan(
+    bench: Bench,
+    folder: Path,
+    model: str,
+    degrees: Mapping[str, int],
+    *,
+    batch: int,
+    memory_bytes: int = 0,
+    recipe: Sequence[str] = (),
+    calibration: Path | None = None,
 ) -> Path:
-    """A plan file for a model by degrees, one micro-batch but for pipelines; ranks share the devices that there are."""
+    """A plan file for a model by degrees, in bfloat16 with fused ops.
+
+    There is one micro-batch but for pipelines; ranks share the devices that there are.
+    """
     name = "-".join((Path(model).name, *(f"{key}{value}" for key, value in degrees.items()), str(batch)))
     pins, cluster, plan = (folder / f"{name}.{kind}" for kind in ("pins.toml", "cluster.toml", "json"))
     count, devices = degrees["pp"], math.prod(degrees.values())
@@ -177,10 +199,11 @@ def _plan(
     share = runtime.memGetInfo()[1] * min(1.0, runtime.getDeviceCount() / devices)
     write_atomic(cluster, _CLUSTER.format(devices=devices, memory_bytes=memory_bytes or int(share)))
     given = ("--cluster", str(cluster), "--global-batch", str(batch), "--pin", str(pins), "--out", str(plan))
-    how = ("--deduce", "least-cost", "--training", "precision=bf16", "fused=true")
-    code, written = bench.command((*_SBPLAN, "search", model, *given, *how), _SEARCH_S)
+    how = ("--deduce", "least-cost", "--training", "precision=bf16", "fused=true", *recipe)
+    fitted = () if calibration is None else ("--calibration", str(calibration))
+    code, written = run_sbplan(bench, ("search", model, *given, *how, *fitted), _SEARCH_S)
     if code not in (0, _NOT_PROVED):
-        raise PartFailed(f"search {name} ends with code {code}: {_last(written)}")
+        raise PartFailed(f"search {name} ends with code {code}: {last_line(written)}")
     return plan
 
 
@@ -189,12 +212,14 @@ def _documents(written: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written.splitlines() if line.startswith("{")]
 
 
-def _last(written: str) -> str:
+def last_line(written: str) -> str:
+    """The last of what a command wrote."""
     lines: Sequence[str] = written.strip().splitlines()
     return lines[-1] if lines else "it says nothing"
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def folder_of_plans() -> Iterator[Path]:
+    """For files of commands."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)

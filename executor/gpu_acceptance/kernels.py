@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ def kernels(bench: Bench) -> Figures:
             rows[f"{sample.name} {element}"] = {"error": error, "most": _most(sample.example)}
     for sample in kernel_samples(bench.sizes, DType.BFLOAT16):
         call = call_on(bench, sample.kind, sample.example, drawn(sample.example, seed=2))
-        seconds = bench.seconds(lambda kind=sample.kind, call=call: _issue(bench, kind, call))  # type: ignore[misc]
+        seconds = bench.seconds(_act(bench, sample.kind, call))
         nbytes = sum(array.nbytes for array in (*call.inputs, *call.outputs, *call.updates, *call.updates))
         share = nbytes / rate / seconds
         rows[f"{sample.name} bfloat16"] |= {"seconds": seconds, "of_copy": share, "fast": share >= WANTED_OF_COPY}
@@ -57,9 +59,14 @@ def _most(example: Example) -> float:
     return max(TOLERANCES[spec.dtype] for spec in (*example.inputs, *example.updates) if spec.dtype.is_float)
 
 
-def _issue(bench: Bench, kind: str, call: Call) -> None:
-    bench.acts.run(op_definition(kind), call)
-    bench.acts.flush()
+def _act(bench: Bench, kind: str, call: Call) -> Callable[[], None]:
+    bound = bench.acts.bind(op_definition(kind), call)
+
+    def issue() -> None:
+        bound.run()
+        bench.acts.flush()
+
+    return issue
 
 
 def products(bench: Bench) -> Figures:
@@ -80,10 +87,7 @@ def products(bench: Bench) -> Figures:
 def _beside_the_best(bench: Bench, kind: str, call: Call) -> dict[str, Any]:
     (product,) = (one for one in work_of(kind, call) or () if isinstance(one, MatrixProduct))
     plans = bench.products.plans(product, _ALGORITHMS)
-    times = [
-        bench.seconds(lambda plan=plan: bench.products.run_plan(product, plan, bench.stream, call.workspace))  # type: ignore[misc]
-        for plan in plans
-    ]
+    times = [bench.seconds(partial(bench.products.bind(product, call.workspace, plan), bench.stream)) for plan in plans]
     share = min(times) / times[0]
     return {
         "seconds": times[0],
@@ -103,7 +107,7 @@ def _epilogue_error(bench: Bench, epilogue: Epilogue) -> float:
     bias = held["bias"] if epilogue.has_bias else None
     aux = held["aux"] if epilogue.has_aux else None
     product = MatrixProduct(held["a"], held["b"], out, epilogue=epilogue, bias=bias, aux=aux)
-    bench.products.run(product, bench.stream, Workspace(xp))
+    bench.products.bind(product, Workspace(xp))(bench.stream)
     a, b, given, before = (host[name].astype(np.float64) for name in shapes)
     right = a @ b
     if epilogue in (Epilogue.BIAS, Epilogue.GELU_OF_BIAS):
@@ -126,7 +130,7 @@ def _eight_bit_error(bench: Bench) -> float:
     out = xp.empty((32, 48), DType.BFLOAT16.numpy)
     left, right = (xp.asarray(array.view(np.uint8)) for array in (a, b))
     product = MatrixProduct(left, right, out, transpose_b=True, scale_a=scale_a, scale_b=scale_b)
-    bench.products.run(product, bench.stream, Workspace(xp))
+    bench.products.bind(product, Workspace(xp))(bench.stream)
     return _error(out.get(), 0.125 * a.astype(np.float64) @ b.astype(np.float64).T)
 
 
@@ -149,7 +153,7 @@ def attention(bench: Bench) -> Figures:
     for kind, example in attention_samples(bench.sizes, DType.BFLOAT16).items():
         call = call_on(bench, kind, example, drawn(example, seed=2))
         (act,) = (one for one in work_of(kind, call) or () if isinstance(one, AttentionAct))
-        seconds = bench.seconds(lambda kind=kind, call=call: _issue(bench, kind, call))  # type: ignore[misc]
+        seconds = bench.seconds(_act(bench, kind, call))
         taken = bench.attention.takes(act)
         rows[f"{kind} bfloat16"] |= {"seconds": seconds, "flop_per_s": act.flop / seconds, "by_cudnn": taken}
     figures = {"acts": rows, "refused": list(bench.attention.refused)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from executor.gpu_acceptance.outcome import (
     read_outcomes,
     write_outcomes,
 )
+from executor.gpu_acceptance.prediction import prediction
 from executor.gpu_acceptance.pytorch import pytorch
 from strategy.base.errors import SbplanError
 
@@ -39,6 +41,7 @@ PARTS: Mapping[str, Callable[[Bench], Figures]] = {
         training,
         faults,
         profile,
+        prediction,
         pytorch,
     )
 }
@@ -60,6 +63,7 @@ def outcome_of(name: str, bench: Callable[[], Bench]) -> PartOutcome:
         status, problem = PartStatus.FAILED, str(error)
     except Exception as error:  # noqa: BLE001 - a part must not hide the next
         status, problem = PartStatus.FAILED, f"{type(error).__name__}: {error}"
+        figures = json.dumps({"traceback": traceback.format_exc()})
     return PartOutcome(status, time.perf_counter() - begin, problem, figures)
 
 

@@ -120,11 +120,12 @@ def product_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
 def attention_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
     """Kind -> its operands: causal attention over packed heads, as GPT-2 has it.
 
-    The gradient reads some rows, log-sum-exps above all scores, and a gradient.
+    The gradient reads some rows, log-sum-exps, and a gradient. They are not those of the scores: then the gradient of
+    a query that sees one key would be nothing but rounding. Nor are they much above: float16 would lose such figures.
     """
     forward = Example((_spec((4, sizes.sequence, 16, 3, 64), element),), attrs={"causal": 1})
     out, lse = op_definition(attention.attention.__name__).infer(forward.inputs, (), forward.attrs)
-    backward = Example((*forward.inputs, out, lse, out), attrs=forward.attrs, ranges={2: (6.0, 8.0)})
+    backward = Example((*forward.inputs, out, lse, out), attrs=forward.attrs, ranges={2: (2.0, 4.0)})
     return {attention.attention.__name__: forward, attention.attention_grad.__name__: backward}
 
 
@@ -170,7 +171,7 @@ def error_of(bench: Bench, kind: str, example: Example) -> float:
     operands = drawn(example, seed=1)
     call = call_on(bench, kind, example, operands)
     right = wanted(call, kind, operands)
-    bench.acts.run(op_definition(kind), call)
+    bench.acts.bind(op_definition(kind), call).run()
     bench.acts.flush()
     return max(_row_error(found.get(), good) for found, good in zip((*call.outputs, *call.updates), right, strict=True))
 

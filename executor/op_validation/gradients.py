@@ -96,7 +96,7 @@ def _run(graph: Graph, op: Op, values: dict[str, Array], kernels: Kernels) -> li
     specs = graph.specs(op.outputs)
     outputs = tuple(piece_of(xp, spec, whole_box(spec)) for spec in specs)
     operands = zip(graph.specs(op.inputs), op.inputs, strict=True)
-    kernels.run(
+    kernels.bind(
         op_definition(op.kind),
         Call(
             xp,
@@ -108,7 +108,7 @@ def _run(graph: Graph, op: Op, values: dict[str, Array], kernels: Kernels) -> li
             tuple(whole_box(spec) for spec in specs),
             Workspace(xp),
         ),
-    )
+    ).run()
     found = []
     for piece in outputs:
         array = piece.dense() if isinstance(piece, Rows) else piece

@@ -215,7 +215,7 @@ class OneRank:
         call.number = self._acts
         call.first_of_piece = self._acts == 0 or not self._definition.accumulates
         self._acts += 1
-        self._kernels.run(self._definition, call)
+        self._kernels.bind(self._definition, call).run()
 
     def results(self) -> tuple[Array, ...]:
         """Outputs, ragged ones written out, then variables, on the host."""

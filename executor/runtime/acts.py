@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from executor.runtime.bitwise import SummationOrder
 from executor.runtime.collectives import prepare
 from executor.runtime.finiteness import HeldUpdates
 from executor.runtime.kernels.base import Kernels
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
 from executor.runtime.registers import Registers, allocate_bytes
@@ -82,6 +84,7 @@ class ActBinder:
         self._workspaces: list[Scratch] = [Workspace(kernels.xp) for _ in program.actors]
         self._workspace_nbytes = 0
         self._staging = [Workspace(np) for _ in program.actors]
+        self._repeats: dict[int, bool] = {}
 
     @property
     def scratch_nbytes(self) -> int:
@@ -160,6 +163,11 @@ class ActBinder:
             return False
         return self._graph.by_name[task.op].kind in self._kernels.batched
 
+    @property
+    def repeating(self) -> frozenset[int]:
+        """Of the actors that are bound, those of which every act gives the device the same by each choice of blocks."""
+        return frozenset(index for index, repeats in self._repeats.items() if repeats)
+
     def touches_device(self, index: int) -> bool:
         """Whether an actor uses memory of the device."""
         actor, registers = self._program.actors[index], self._program.registers
@@ -229,12 +237,17 @@ class ActBinder:
             return lambda number: move(memory(reads[0]), memory(writes[0]))
         definition, call = found
         acts_per_piece = max((port.acts_per_piece for port in self._program.actors[index].writes), default=1)
-        kernel = run_act if self._graph.on_host(op) and not self._kernels.host else self._kernels.run
+        if self._graph.on_host(op) and not self._kernels.host:
+            bound = BoundAct(partial(run_act, definition, call))
+        else:
+            bound = self._kernels.bind(definition, call)
+        self._repeats[index] = bound.repeats and self._repeats.get(index, True)
+        run = bound.run
 
         def act(number: int) -> None:
             call.number = number
             call.first_of_piece = number % acts_per_piece == 0
-            kernel(definition, call)
+            run()
 
         sums, written = self._tree_sums, self._program.actors[index].writes
         if sums is not None and definition.accumulates and sums.adds_up(written[0].register):

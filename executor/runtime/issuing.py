@@ -6,19 +6,26 @@ bounded number of places in the launch list: what fast streams have done behind 
 for so many places later its events and buffers are used again. The host waits for the device itself only before acts
 of its own and before it fills a buffer that was given to the device (`strategy.program.event_waits`).
 
-Acts that the kernels launch together, updates of an optimiser, are *batched*: those that follow one another in the list
-on one stream have one event behind the last, and each an equal part of the time.
+Acts are issued by *runs*: those that follow one another in the list on one stream and are launched together, with one
+event behind the last. Most runs are of one act. Those that kernels launch together, updates of an optimiser, are
+*batched*, and each has an equal part of their time. Those that give the device the same each time *repeat*: a run of
+them is captured as a graph for each choice of blocks, and replayed, which takes the host microseconds where the acts
+one by one would take it longer than the device. A run of these ends where another stream waits for an act or the host
+looks at it, so that nothing begins later than before but by the launch of the run. Where acts are timed, there is an
+event before each, in graphs, too; an act then ends where the next one of its run begins.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 
-from executor.runtime.streams import DeviceStreams, Event
+from executor.runtime.streams import DeviceStreams, Event, Graph, Stream
 from strategy.program.event_waits import ActWaits, Awaited, StepWaits, event_waits
 from strategy.program.launch_list import LaunchList, launch_lists
 from strategy.program.program import Program
@@ -26,6 +33,17 @@ from strategy.program.protocol import Act, streams_of_actors
 
 AHEAD = 1024
 """Acts that the host may be ahead of the device: enough for a few milliseconds, few enough that a fault shows soon."""
+_RUNS_AHEAD = 4
+"""The host may be ahead by so many of the longest runs."""
+_MOST_GRAPHS = 64
+"""Of one run: one for each choice of blocks. A run with more is issued act by act."""
+
+Stretch = tuple[int, int]
+"""Positions [first, last) in the launch list."""
+RunKey = tuple[int, int]
+"""Which events a run records, if it is timed, and which blocks its acts use: numbers of steps."""
+HandedAct = tuple[Act, Callable[[], None]]
+"""An act, and what hands over its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +57,11 @@ class IssuedAct:
     launch: int
     issued_ns: int
     begin: Event | None
+    until: Event
     end: Event
+    """Of its run."""
     part: tuple[int, int] = (0, 1)
-    """Which of how many acts that were launched together."""
+    """Which of how many acts that are launched together."""
 
 
 class Issuer:
@@ -75,7 +95,7 @@ class Issuer:
         self.host = frozenset(host)
         self.waits: tuple[StepWaits, ...] = event_waits(program, rank, self.launches, host=host, staged=staged)
         """Of the first steps and, the last, of all others."""
-        self._streams, self._timed = streams, timed
+        self._program, self._streams, self._timed, self._timing = program, streams, timed, timed
         stream_of = streams_of_actors(program)
         self._opened = {
             stream: streams.open(program.streams[stream].name)
@@ -86,10 +106,15 @@ class Issuer:
         """An event is recorded anew when its act is issued again so many steps later."""
         self._ends = [[streams.event(timed=timed) for _ in range(self.laps)] for _ in self.launches]
         self._begins = [[streams.event(timed=True) for _ in range(self.laps)] for _ in self.launches] if timed else []
-        self._batches = _batches(self.launches, stream_of, batched)
-        self._batch: list[IssuedAct] = []
+        self._stream_of, self._batched = stream_of, frozenset(batched)
+        self._beside_host = _beside_host(program, self.host)
         self._ahead = min(ahead, len(self.launches) * self.laps)
-        self._issued: dict[int, deque[IssuedAct]] = {stream: deque() for stream in self._opened}
+        self._longest_run = min(self._ahead, max(1, ahead // _RUNS_AHEAD))
+        self._given: tuple[object, ...] = ()
+        self._runs: tuple[Stretch, ...] = ()
+        self._together: tuple[Stretch, ...] = ()
+        self.group()
+        self._issued: dict[int, deque[tuple[IssuedAct, ...]]] = {stream: deque() for stream in self._opened}
         self._last: dict[int, Event] = {}
         self._launched = 0
         self._left = 0
@@ -98,20 +123,44 @@ class Issuer:
         """Go on for so many more steps."""
         self._left += steps * len(self.launches)
 
+    def group(
+        self, repeating: Collection[int] = (), reported: Collection[int] = (), *, timed: bool | None = None
+    ) -> None:
+        """Set the runs of the steps to come, between steps.
+
+        Args:
+            repeating: actors of which every act gives the device the same.
+            reported: actors behind whose acts something is copied.
+            timed: whether acts are timed, if they can be; as at first where it is None.
+        """
+        self._timing = self._timed and timed is not False
+        given = frozenset(repeating), frozenset(reported)
+        if (*given, self._timing) != self._given:
+            self._given = (*given, self._timing)
+            self._runs = _stretches(len(self.launches), self._follows(*given), self._longest_run)
+            self._together = _stretches(len(self.launches), self._is_batched, self._longest_run, within=self._runs)
+            self._periods = self._periods_of(given[0])
+            self._graphs: list[dict[RunKey, Graph | None]] = [{} for _ in self.launches]
+            """By the first position of a run; None where it was run once and is captured the next time."""
+
     @property
-    def next_actor(self) -> int | None:
-        """The actor whose act comes next, ready or not; None when all are launched."""
-        return self.launches[self._launched % len(self.launches)] if self._left else None
+    def next_run(self) -> tuple[int, ...]:
+        """The actors whose acts come next, ready or not; none when all are launched."""
+        if not self._left:
+            return ()
+        return self.launches[slice(*self._runs[self._launched % len(self.launches)])]
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the host is as far ahead of the device as it may be."""
+        """Whether with the next run the host were farther ahead of the device than it may be."""
         oldest = self._oldest()
-        return oldest is not None and self._launched - oldest.launch >= self._ahead
+        if oldest is None:
+            return False
+        return self._launched + len(self.next_run) - oldest.launch > self._ahead
 
     def host_may_go_on(self) -> bool:
         """Whether the device has done what the host itself waits for before the next act."""
-        return all(self._streams.query(self._event(one)) for one in self._next_waits.by_host)
+        return all(self._streams.query(self._event(one)) for waits in self._next_waits() for one in waits.by_host)
 
     def leave_to_host(self) -> None:
         """The next act is the host's own, and begins."""
@@ -119,31 +168,71 @@ class Issuer:
         self._launched += 1
         self._left -= 1
 
-    def issue(self, act: Act, run: Callable[[], None]) -> None:
-        """Give the device the next act: `run` hands over the work, to the current stream."""
+    def issue(self, take: Callable[[], Sequence[HandedAct]], then: Callable[[Act], None]) -> None:
+        """Give the device the acts of the next run.
+
+        Args:
+            take: has the credits of the acts passed on; gives each with what hands over its work to the current
+                stream. Where a graph does the work, this is called while the device is at it.
+            then: hands over what follows behind the last.
+        """
         self._join()
-        stream, streams = self._opened[act.stream], self._streams
-        step, position = divmod(self._launched, len(self.launches))
-        for one in self._next_waits.by_stream:
-            streams.wait(stream, self._event(one))
-        first, last = self._batches[position]
-        end = self._ends[last - 1][step % self.laps]
-        begin = self._begins[first][step % self.laps] if self._timed else None
-        issued_ns = perf_counter_ns()
+        step, first = divmod(self._launched, len(self.launches))
+        stream, streams = self._opened[self._stream_of[self.launches[first]]], self._streams
+        for waits in self._next_waits():
+            for one in waits.by_stream:
+                streams.wait(stream, self._event(one))
+        lap, (_, behind), period = step % self.laps, self._runs[first], self._periods[first]
+        graphs, key = self._graphs[first], (lap if self._timing else 0, step % period if period else 0)
+        graph, issued_ns = graphs.get(key), perf_counter_ns()
+        end, together = self._ends[behind - 1][lap], self._together[first:behind]
+        begins = [self._begins[begin][lap] for begin, _ in together] if self._timing else [None] * (behind - first)
+        acts = take() if graph is None else ()
         with streams.use(stream):
-            if begin is not None and position == first:
-                streams.record(begin, stream)
+            if graph is not None:
+                streams.replay(graph, stream)
+                acts = take()
+            elif key in graphs:
+                graphs[key] = graph = streams.capture(stream, partial(self._run, acts, begins, stream))
+                streams.replay(graph, stream)
+            else:
+                # The first time, libraries and kernels may make what they need, which a graph cannot.
+                self._run(acts, begins, stream)
+                if period:
+                    graphs[key] = None
+            then(acts[-1][0])
+            streams.record(end, stream)
+        self._note(acts, begins, together, end, issued_ns)
+
+    def _run(self, acts: Sequence[HandedAct], begins: Sequence[Event | None], stream: Stream) -> None:
+        """Hand over acts one by one, an event before each that is timed."""
+        before = None
+        for begin, (_, run) in zip(begins, acts, strict=True):
+            if begin is not None and begin is not before:
+                self._streams.record(begin, stream)
+            before = begin
             run()
-            if position == last - 1:
-                streams.record(end, stream)
-        part = (position - first, last - first)
-        self._batch.append(IssuedAct(act, self._launched, issued_ns, begin, end, part))
-        if position == last - 1:
-            self._last[act.stream] = end
-            self._issued[act.stream].extend(self._batch)
-            self._batch = []
-        self._launched += 1
-        self._left -= 1
+
+    def _note(
+        self,
+        acts: Sequence[HandedAct],
+        begins: Sequence[Event | None],
+        together: Sequence[Stretch],
+        end: Event,
+        issued_ns: int,
+    ) -> None:
+        """Remember acts that have been issued."""
+        step, first = divmod(self._launched, len(self.launches))
+        found, behind = [], first + len(acts)
+        for position, ((act, _), begin, (low, high)) in enumerate(zip(acts, begins, together, strict=True), first):
+            until = self._begins[high][step % self.laps] if self._timing and high < behind else end
+            launch, part = self._launched + position - first, (position - low, high - low)
+            found.append(IssuedAct(act, launch, issued_ns, begin, until, end, part))
+        stream = acts[0][0].stream
+        self._last[stream] = end
+        self._issued[stream].append(tuple(found))
+        self._launched += len(acts)
+        self._left -= len(acts)
 
     def on_stream(self, act: Act) -> AbstractContextManager[None]:
         """What the host's own act gives the device inside goes to the act's stream."""
@@ -152,8 +241,8 @@ class Issuer:
     def ended(self) -> Iterator[IssuedAct]:
         """The acts that the device has done since it was last asked."""
         for issued in self._issued.values():
-            while issued and self._streams.query(issued[0].end):
-                yield issued.popleft()
+            while issued and self._streams.query(issued[0][0].end):
+                yield from issued.popleft()
 
     def join(self) -> None:
         """Let the host use everything: all acts are done."""
@@ -166,42 +255,97 @@ class Issuer:
         return None if first is None else first.act
 
     def _oldest(self) -> IssuedAct | None:
-        return min((some[0] for some in self._issued.values() if some), key=lambda one: one.launch, default=None)
+        return min((some[0][0] for some in self._issued.values() if some), key=lambda one: one.launch, default=None)
 
     def times_ns(self, issued: IssuedAct) -> tuple[int, int]:
         """When the device began and ended an act; when it was issued, where acts are not timed."""
         if issued.begin is None:
             return issued.issued_ns, perf_counter_ns()
-        begin_ns, end_ns = self._streams.time_ns(issued.begin), self._streams.time_ns(issued.end)
+        begin_ns, end_ns = self._streams.time_ns(issued.begin), self._streams.time_ns(issued.until)
+        if issued.until is not issued.end:
+            end_ns = max(begin_ns, end_ns - self._streams.event_cost_ns)
         number, count = issued.part
         each = (end_ns - begin_ns) / count
         return begin_ns + round(each * number), begin_ns + round(each * (number + 1))
 
-    @property
-    def _next_waits(self) -> ActWaits:
-        step, position = divmod(self._launched, len(self.launches))
-        return self.waits[min(step, len(self.waits) - 1)][position]
+    def _next_waits(self) -> Sequence[ActWaits]:
+        """Of the acts of the next run."""
+        step, first = divmod(self._launched, len(self.launches))
+        return self.waits[min(step, len(self.waits) - 1)][slice(*self._runs[first])]
 
     def _join(self) -> None:
         """Let the host use what was written before the acts that it has waited for."""
-        for one in self._next_waits.by_host:
-            self._streams.synchronize(self._event(one))
+        for waits in self._next_waits():
+            for one in waits.by_host:
+                self._streams.synchronize(self._event(one))
 
     def _event(self, awaited: Awaited) -> Event:
         """The event behind an act of this step or of an earlier one."""
         step = self._launched // len(self.launches) - awaited.steps_ago
-        return self._ends[self._batches[awaited.position][1] - 1][step % self.laps]
+        return self._ends[self._runs[awaited.position][1] - 1][step % self.laps]
+
+    def _follows(self, repeating: frozenset[int], reported: frozenset[int]) -> Callable[[int], bool]:
+        """Whether the act at a position is of the run of the one before it."""
+        waiting: set[int] = set()
+        awaited: set[int] = set()
+        for step in self.waits:
+            for position, waits in enumerate(step):
+                every = (*waits.by_host, *waits.by_stream)
+                awaited.update(one.position for one in every)
+                if every:
+                    waiting.add(position)
+
+        def follows(position: int) -> bool:
+            before, actor = self.launches[position - 1], self.launches[position]
+            if self._stream_of[before] != self._stream_of[actor] or actor in self._beside_host or before in reported:
+                return False
+            apart = position in waiting or position - 1 in awaited
+            return self._is_batched(position) or ({before, actor} <= repeating and not apart)
+
+        return follows
+
+    def _periods_of(self, repeating: frozenset[int]) -> list[int]:
+        """By position, after how many steps its run gives the device the same; 0 if never, or after too many."""
+        found = [0] * len(self.launches)
+        for first, (_, behind) in enumerate(self._runs):
+            run = self.launches[first:behind]
+            if len(run) > 1 and repeating.issuperset(run):
+                period = math.lcm(*map(self._period_of_actor, run))
+                found[first] = period if period * self.laps <= _MOST_GRAPHS else 0
+        return found
+
+    def _period_of_actor(self, index: int) -> int:
+        """After how many steps an actor uses the same blocks, and begins and ends pieces as it did."""
+        actor, registers = self._program.actors[index], self._program.registers
+        round_of_acts = math.lcm(
+            *(port.acts_per_piece * registers[port.register].blocks for port in (*actor.reads, *actor.writes))
+        )
+        return round_of_acts // math.gcd(round_of_acts, actor.acts_per_step)
+
+    def _is_batched(self, position: int) -> bool:
+        """Whether kernels launch the act at a position together with the one before it."""
+        return {self.launches[position - 1], self.launches[position]} <= self._batched
 
 
-def _batches(launches: LaunchList, stream_of: Sequence[int], batched: Collection[int]) -> tuple[tuple[int, int], ...]:
-    """By position, [first, last) of the acts that it is launched together with."""
-    found: list[tuple[int, int]] = []
-    while len(found) < len(launches):
-        first = last = len(found)
-        last += 1
-        while last < len(launches) and {launches[first], launches[last]} <= set(batched):
-            if stream_of[launches[last]] != stream_of[launches[first]]:
-                break
+def _stretches(
+    count: int, follows: Callable[[int], bool], most: int, within: Sequence[Stretch] = ()
+) -> tuple[Stretch, ...]:
+    """By position, its stretch: of at most so many, within one of others, each position but the first following."""
+    found: list[Stretch] = []
+    while len(found) < count:
+        first = len(found)
+        limit, last = min(count, first + most, within[first][1] if within else count), first + 1
+        while last < limit and follows(last):
             last += 1
         found += [(first, last)] * (last - first)
     return tuple(found)
+
+
+def _beside_host(program: Program, host: Collection[int]) -> frozenset[int]:
+    """Actors of the host, and those whose credits depend on what these have done."""
+    shared = {port.register for actor in host for port in (*program.actors[actor].reads, *program.actors[actor].writes)}
+    return frozenset(
+        index
+        for index, actor in enumerate(program.actors)
+        if any(port.register in shared for port in (*actor.reads, *actor.writes))
+    ) | frozenset(host)

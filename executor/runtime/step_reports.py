@@ -35,6 +35,11 @@ class StepReports:
         self._buffers: dict[tuple[str, int], HostArray] = {}
         self._found: dict[int, dict[str, HostArray]] = {}
 
+    @property
+    def actors(self) -> frozenset[int]:
+        """Those of which something is reported."""
+        return frozenset(self._written)
+
     def make_buffers(self) -> None:
         """Memory of the host for the copies that may be under way."""
         for actor, written in self._written.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ Stream = Any
 """A stream of the device, such as CuPy's."""
 Event = Any
 """A place on a stream."""
+Graph = Any
+"""What a stream was given, to be given again at once."""
 
 
 class DeviceStreams(Protocol):
@@ -40,6 +43,19 @@ class DeviceStreams(Protocol):
 
     def synchronize(self, event: Event) -> None:
         """Wait on the host until the device has come by the event, so that the host may use what was written before."""
+        ...
+
+    def capture(self, stream: Stream, run: Callable[[], None]) -> Graph:
+        """What `run` gives the stream, the current one, as a graph: nothing of it is done yet."""
+        ...
+
+    def replay(self, graph: Graph, stream: Stream) -> None:
+        """Give the stream, the current one, all of a graph."""
+        ...
+
+    @property
+    def event_cost_ns(self) -> int:
+        """What a timed event in a graph takes of the device, between two acts."""
         ...
 
     def time_ns(self, event: Event) -> int:

@@ -82,7 +82,7 @@ class TreeSums:
         def act(number: int) -> None:
             call.number, call.first_of_piece = number, True
             call.outputs = (tree.room(),)
-            kernels.run(definition, call)
+            kernels.bind(definition, call).run()
             found = tree.add()
             if found is not None:
                 # The register has the sum of the rank for those who look for numbers that are not finite.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns, sleep
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from executor.runtime.acts import ActBinder, Load, Run, host_piece, memory
 from executor.runtime.bitwise import SummationOrder
 from executor.runtime.finiteness import FinitenessProbe, NonFinite
-from executor.runtime.issuing import AHEAD, IssuedAct, Issuer
+from executor.runtime.issuing import AHEAD, HandedAct, IssuedAct, Issuer
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.pieces import Requests
 from executor.runtime.registers import Registers
@@ -154,6 +155,8 @@ class Worker:
                 batched=batched,
             )
         self._probe: FinitenessProbe | None = None
+        self._bound = False
+        self._repeating: frozenset[int] = frozenset()
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
         self._first_act = [first_step * acts for acts in self._acts_per_step]
@@ -181,6 +184,8 @@ class Worker:
             self._acts.updates.held = False
         if self.issuer is not None:
             self._bind_all()
+            repeating = frozenset[int]() if self._probe is not None else self._repeating
+            self.issuer.group(repeating, self._reports.actors, timed=self._record)
             self.issuer.extend(steps)
         self._look(self.protocol.streams, perf_counter_ns())
         try:
@@ -289,24 +294,39 @@ class Worker:
         return False
 
     def _launch_next(self) -> bool:
-        """Issue the next act of the launch list, if it may be; whether anything went on."""
+        """Issue the next run of the launch list, if it may be; whether anything went on."""
         issuer, protocol = present(self.issuer, "what hands acts to the device"), self.protocol
-        actor, moved = issuer.next_actor, False
-        if actor is None or actor in issuer.host or issuer.is_ahead or self._probe is not None:
+        run, moved = issuer.next_run, False
+        if not run or run[0] in issuer.host or issuer.is_ahead or self._probe is not None:
             for issued in issuer.ended():
                 moved = True
                 self._end_issued(issued)
-        if actor is None or issuer.is_ahead or (self._probe is not None and issuer.oldest() is not None):
+        if not run or issuer.is_ahead or (self._probe is not None and issuer.oldest() is not None):
             return moved
-        stream = protocol.stream_of(actor)
-        if not issuer.host_may_go_on() or protocol.is_busy(stream) or not protocol.may_act(actor):
+        stream = protocol.stream_of(run[0])
+        if not issuer.host_may_go_on() or protocol.is_busy(stream) or not protocol.may_act(run[0]):
             return moved
         self._ready_ns[stream] = perf_counter_ns()
-        self._begin(actor, stream)
+        if run[0] in issuer.host:
+            self._begin(run[0], stream)
+        else:
+            self._launch(run, stream)
         return True
 
     def _begin(self, actor: int, stream: int) -> None:
-        """Issue an act and run it, or start its movements, or hand it to the device."""
+        """Issue an act and run it, or start its movements."""
+        act, number, run = self._issue(actor, stream)
+        start_ns = perf_counter_ns()
+        requests = run(number) if self.issuer is None else self._on_host(act, run, number)
+        if requests is None:
+            self._end(act, self._ready_ns[stream], start_ns, perf_counter_ns())
+            return
+        flight = _Flight(act, self._ready_ns[stream], start_ns, requests)
+        self._flights.append(flight)
+        self._advance(flight)
+
+    def _issue(self, actor: int, stream: int) -> tuple[Act, int, Run]:
+        """The next act of an actor, its number in the training, and what runs it."""
         act = self.protocol.issue(stream, actor)
         self._current = (actor, act.number)
         number = self._first_act[actor] + act.number
@@ -319,25 +339,28 @@ class Worker:
         run = runs.get(blocks)
         if run is None:
             run = runs[blocks] = self._acts.bind(actor, act.read_blocks, act.write_blocks)
-        if self.issuer is not None and actor not in self.issuer.host:
-            self.issuer.issue(act, lambda: self._hand_over(act, run(number)))
-            self._look(self.protocol.issued(act), self._ready_ns[stream])
-            return
-        start_ns = perf_counter_ns()
-        requests = run(number) if self.issuer is None else self._on_host(act, run, number)
-        if requests is None:
-            self._end(act, self._ready_ns[stream], start_ns, perf_counter_ns())
-            return
-        flight = _Flight(act, self._ready_ns[stream], start_ns, requests)
-        self._flights.append(flight)
-        self._advance(flight)
+        return act, number, run
 
-    def _hand_over(self, act: Act, requests: Requests | None) -> None:
-        """See that all of an act is ordered on the stream, and behind it a copy of what is reported."""
-        for request in requests or ():
+    def _launch(self, actors: Sequence[int], stream: int) -> None:
+        """Hand a run of acts to the device; its last may be one of which something is reported."""
+
+        def take() -> list[HandedAct]:
+            found: list[HandedAct] = []
+            for actor in actors:
+                if not self.protocol.may_act(actor):
+                    raise InternalError(f"{self.program.actors[actor].name} is of a run and may not act yet")
+                act, number, run = self._issue(actor, stream)
+                self.protocol.issued(act)
+                found.append((act, partial(self._hand_over, number, run)))
+            return found
+
+        present(self.issuer, "what hands acts to the device").issue(take, self._reports.order_copies)
+
+    def _hand_over(self, number: int, run: Run) -> None:
+        """See that all of an act is ordered on the stream."""
+        for request in run(number) or ():
             if not request.test():
                 raise InternalError(f"{request.describe()}: not in stream order")
-        self._reports.order_copies(act)
 
     def _on_host(self, act: Act, run: Run, number: int) -> Requests | None:
         """The host's own act beside a device; what the device does in it is waited for."""
@@ -356,14 +379,18 @@ class Worker:
 
     def _bind_all(self) -> None:
         """Bind every act that there will be, so that no step that follows has to make anything."""
+        if self._bound:
+            return
+        self._bound = True
         self._reports.make_buffers()
         actors = dict.fromkeys(present(self.issuer, "a launch list").launches)
-        if not any(self._runs):
-            self._acts.assign_workspaces({a: next(iter(self.protocol.choices_of_blocks(a))) for a in actors})
+        self._acts.assign_workspaces({a: next(iter(self.protocol.choices_of_blocks(a))) for a in actors})
         for actor in actors:
             for reads, writes in self.protocol.choices_of_blocks(actor):
-                if reads + writes not in self._runs[actor]:
-                    self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)
+                self._runs[actor][reads + writes] = self._acts.bind(actor, reads, writes)
+        # What is kept from act to act was made on no stream of an act.
+        self._kernels.wait()
+        self._repeating = self._acts.repeating
 
     def _poll(self) -> bool:
         """Advance what is under way; whether anything moved."""

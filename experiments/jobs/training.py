@@ -20,8 +20,8 @@ from executor.runtime.clocks import ClockReading
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.transport.base import Transport, lanes_of
 from executor.runtime.transport.mpi import MpiTransport
-from executor.runtime.transport.nccl import over_nccl
-from executor.supervision.environment import find_rank, run_folder
+from executor.runtime.transport.nccl import nccl_version, over_nccl
+from executor.supervision.environment import find_rank, run_folder, share_device
 from executor.supervision.failure import write_actors
 from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from executor.supervision.watchdog import Limits
@@ -30,6 +30,7 @@ from experiments.command.console import emit, say
 from experiments.jobs.non_finite import stop_at_non_finite
 from experiments.jobs.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, read_clocks, world
 from experiments.jobs.saving import Saver, Saves, Stage, locked, refuse_if_held
+from experiments.jobs.step_time import write_step_time
 from experiments.store.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.base.interruption import Interruption, put_off
@@ -69,7 +70,7 @@ def train(args: argparse.Namespace) -> int:
     if problems:
         raise PlanError(problems[0], where=str(args.plan))
     found = find_rank()
-    kernels = open_kernels(args.backend, device=0 if found is None else found.local_rank)
+    kernels = open_kernels(args.backend, device=0 if found is None else found.local_rank, shared=args.share_devices)
     if args.data is not None and not reads_text(plan):
         raise InputError("the model is not trained on text", where=f"--data {args.data}", hint="leave it out")
     weights = _find_weights(args.init, plan, resume=args.resume)
@@ -87,6 +88,9 @@ def train(args: argparse.Namespace) -> int:
     program = program_of(plan) if made is None or made.alike else made
     transport: Transport = MpiTransport(comm, lanes_of(program))
     if args.backend == "cupy":
+        version = nccl_version()
+        if args.share_devices and version is not None:
+            share_device(version, comm.rank)
         transport = over_nccl(transport, program)
     folder = run_folder()
     run = None
@@ -201,7 +205,7 @@ class ReportedSteps:
 
     def add(self, report: StepReport) -> None:
         """Take note of a step."""
-        if self.count == WARM_UP_STEPS:
+        if self.count in (WARM_UP_STEPS, RECORDED_STEPS + WARM_UP_STEPS):
             self._times_s.clear()
         self.count += 1
         self.skipped += report.skipped
@@ -210,8 +214,13 @@ class ReportedSteps:
 
     @property
     def step_time_s(self) -> float | None:
-        """The median, without those that warm up where there are others."""
+        """The median, without those that warm up, or are recorded act by act, where there are others."""
         return median(self._times_s) if self._times_s else None
+
+    @property
+    def are_left_alone(self) -> bool:
+        """Whether that is of steps that nobody records."""
+        return self.count > RECORDED_STEPS + WARM_UP_STEPS
 
 
 def _loop(
@@ -306,6 +315,8 @@ def _finish(
                 steps=range(WARM_UP_STEPS, recorded),
             )
             write_measurements(rows, folder / "measurements.json")
+            if reports.are_left_alone and reports.step_time_s is not None:
+                write_step_time(folder, reports.step_time_s)
     RunStore(folder.parent).finish(run, RunStatus.DONE, summary)
     if args.json:
         emit(summary)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from experiments.command.arguments import add_json
 from experiments.command.console import emit, say
 from experiments.command.outputs import check_output_path
-from strategy.base.errors import InputError, present
+from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.logs.corrections import LoggedRun
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("RANKS", "FILE"),
         help="output of nccl-tests' all_reduce_perf, or of all_reduce_bench.py, on so many ranks (beside --log)",
     )
-    text = "the calibration to start from (with --log alone: the data sheet of the plan's cluster)"
+    text = "the calibration to start from (default: the data sheet of the plans' cluster)"
     parser.add_argument("--calibration", type=Path, metavar="F", help=text)
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the new calibration here")
     add_json(parser)
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     if logged:
         sheet = of_data_sheet([one.plan for one in logged])
         old = sheet if old is None else replace(old, fitted={**sheet.fitted, **old.fitted})
-    old = present(old, "a calibration, or a log")
+    old = of_data_sheet(list(plans.values())) if old is None else old
     new = refined(old, runs) if runs else old
     errors_of_logs = []
     if logged:
@@ -130,18 +130,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_sources(args: argparse.Namespace) -> None:
-    """Refuse to refine by nothing, or from nothing.
+    """Refuse to refine by nothing.
 
     Raises:
-        InputError: no runs and no logs, runs without a calibration, or collectives without a log.
+        InputError: no runs and no logs, or collectives without a log.
     """
     if not args.runs and not args.log:
         raise InputError(
             "nothing to refine by", expected="RUN..., or --log PLAN LOG", hint="see 'sbplan refine --help'"
         )
-    if args.runs and args.calibration is None:
-        hint = "'sbplan profile' writes one"
-        raise InputError("runs correct a calibration", where="refine", expected="--calibration F", hint=hint)
     if args.collectives and not args.log:
         raise InputError("of which cluster?", where="--collectives", expected="--log PLAN LOG beside it")
 
@@ -239,7 +236,7 @@ def error_of(found: MeasuredRun, old: Calibration, new: Calibration) -> Mispredi
 
 
 def measured_step_s(found: MeasuredRun) -> float:
-    """Median time from the end of a step to the end of the next; the first step warms up.
+    """Median time of steps that were not recorded, else from the end of a step to the end of the next.
 
     Raises:
         InputError: fewer than two steps were measured.
@@ -247,8 +244,12 @@ def measured_step_s(found: MeasuredRun) -> float:
     from itertools import pairwise
     from statistics import median
 
+    from experiments.jobs.step_time import read_step_time
     from strategy.program.timeline import step_ends_ns
 
+    left_alone_s = read_step_time(found.folder)
+    if left_alone_s is not None:
+        return left_alone_s
     times_ns = [after - before for before, after in pairwise(step_ends_ns(found.timeline)) if before > 0]
     if not times_ns or median(times_ns) <= 0:
         raise InputError("too few steps to say what one takes", where=str(found.folder), expected="two at least")

@@ -47,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend", choices=["numpy", "cupy"], default="numpy", help="what computes (default: %(default)s)"
     )
+    text = "with cupy: let ranks of a node share its GPUs where there are fewer; to try a plan, for it is slow"
+    parser.add_argument("--share-devices", action="store_true", help=text)
     text = "learn, to the last bit, what other numbers of ranks and stages do with micro-batches of the same size"
     parser.add_argument("--bitwise", action="store_true", help=text)
     parser.add_argument("--launch", action="store_true", help="start the plan's ranks on this machine")
@@ -92,9 +94,13 @@ def _launch(args: argparse.Namespace) -> int:
     }
     for flag, value in flags.items():
         arguments += [] if value is None else [flag, str(value)]
-    arguments += [
-        flag for flag, given in (("--resume", args.resume), ("--bitwise", args.bitwise), ("--json", args.json)) if given
-    ]
+    switches = {
+        "--resume": args.resume,
+        "--bitwise": args.bitwise,
+        "--share-devices": args.share_devices,
+        "--json": args.json,
+    }
+    arguments += [flag for flag, given in switches.items() if given]
     folder = RUNS / f"train-{time.time_ns() // 10**6}-{os.getpid()}"
     code = launch(rank_argv("train", arguments), plan.ranks, folder=folder)
     if code:

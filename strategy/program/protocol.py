@@ -96,10 +96,11 @@ class Protocol:
         self.streams = [i for i, stream in enumerate(program.streams) if stream.rank in mine]
         self._position = [0] * len(program.streams)
         self._busy = [False] * len(program.streams)
-        self._length = [len(s.sequence) * steps if not s.dynamic else 0 for s in program.streams]
-        self._limit = [actor.acts_per_step * steps for actor in program.actors]
+        self._per_step = [actor.acts_per_step for actor in program.actors]
+        self._length = [0 if stream.dynamic else len(stream.sequence) for stream in program.streams]
         self._stream_of = streams_of_actors(program)
-        self.remaining = sum(self._limit[a] for i in self.streams for a in set(program.streams[i].sequence))
+        self._acts_in_step = sum(self._per_step[a] for i in self.streams for a in set(program.streams[i].sequence))
+        self.remaining = self._acts_in_step * steps
         self._wakes: list[tuple[int, ...]] = [()] * len(program.actors)
         for index in own:
             self._wakes[index] = self._woken_by(index)
@@ -107,12 +108,7 @@ class Protocol:
     def extend(self, steps: int) -> None:
         """Let every actor go on for `steps` more steps."""
         self.steps += steps
-        for index in self.streams:
-            stream = self.program.streams[index]
-            self._length[index] += 0 if stream.dynamic else len(stream.sequence) * steps
-            self.remaining += sum(self.program.actors[a].acts_per_step * steps for a in set(stream.sequence))
-        for index, actor in enumerate(self.program.actors):
-            self._limit[index] += actor.acts_per_step * steps
+        self.remaining += self._acts_in_step * steps
 
     def _connect_read(self, actor: int, register: int, acts_per_piece: int) -> _Read:
         self._consumers[register].append(actor)
@@ -142,7 +138,7 @@ class Protocol:
     def may_act(self, actor: int) -> bool:
         """Whether the credits of `actor` suffice now (its place in the stream aside)."""
         number = self.acts_issued[actor]
-        if number >= self._limit[actor]:
+        if number >= self._per_step[actor] * self.steps:
             return False
         for read in self._reads[actor]:
             if self.published[read.register] <= number // read.acts_per_piece:
@@ -188,7 +184,7 @@ class Protocol:
         """The actor at the head of a static stream, ready or not; None at the end or when the stream is dynamic."""
         sequence = self.program.streams[stream].sequence
         position = self._position[stream]
-        return sequence[position % len(sequence)] if position < self._length[stream] else None
+        return sequence[position % len(sequence)] if position < self._length[stream] * self.steps else None
 
     def issue(self, stream: int, actor: int) -> Act:
         """Start the next act of `actor`, which `head(stream)` named."""
@@ -248,7 +244,7 @@ class Protocol:
 
     def unfinished(self, actor: int) -> bool:
         """Whether `actor` still has acts to issue."""
-        return self.acts_issued[actor] < self._limit[actor]
+        return self.acts_issued[actor] < self._per_step[actor] * self.steps
 
     @property
     def finished(self) -> bool:

@@ -28,6 +28,7 @@ QUOTAS = {
     "several ranks": 0.5,
     "copies to the host and back": 0.05,
     "acts of the host": 0.02,
+    "graphs": 0.8,
 }
 
 
@@ -37,7 +38,8 @@ def run(cases: int, seed: int) -> Outcome:
     for number in range(seed, seed + cases):
         case = random_plan_case(number, backend="cupy")
         found: list[StrictRank] = []
-        outcome.add(f"plan {number}", check(case, number, found), [*exercised(case), *_seen(case, found)])
+        problems = list(check(case, number, found))
+        outcome.add(f"plan {number}", problems, [*exercised(case), *_seen(case, found)])
         outcome.coverage["waits left out"] += sum(one.device.tried for one in found)
     return outcome
 
@@ -70,3 +72,5 @@ def _seen(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
         yield "copies to the host and back"
     if any(one.trainer.worker.issuer and one.trainer.worker.issuer.host for one in found):
         yield "acts of the host"
+    if any(one.device.replayed for one in found):
+        yield "graphs"

@@ -56,16 +56,22 @@ def main(argv: list[str]) -> int:
 
 def break_kernels(what: Callable[[Call], None], number: int) -> None:
     """Do this to every act of KIND with this number, when it is done."""
+    from executor.runtime.kernels.bound_act import BoundAct
     from executor.runtime.kernels.numpy import NumpyKernels
 
-    run = NumpyKernels.run
+    bind = NumpyKernels.bind
 
-    def broken(self: NumpyKernels, definition: OpDef, call: Call) -> None:
-        run(self, definition, call)
-        if definition.kind == KIND and call.number == number:
-            what(call)
+    def broken(self: NumpyKernels, definition: OpDef, call: Call) -> BoundAct:
+        right = bind(self, definition, call)
 
-    NumpyKernels.run = broken  # type: ignore[method-assign]
+        def run() -> None:
+            right.run()
+            if definition.kind == KIND and call.number == number:
+                what(call)
+
+        return BoundAct(run)
+
+    NumpyKernels.bind = broken  # type: ignore[method-assign]
 
 
 def write_nan(call: Call) -> None:

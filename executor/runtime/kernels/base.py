@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.streams import DeviceStreams
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import InputError, did_you_mean
@@ -17,8 +18,8 @@ BACKENDS = ("numpy", "cupy")
 class Kernels(Protocol):
     """Arrays and ops on one device.
 
-    When `run`, `download` or `upload` returns, the work is done, or it is ordered on the current stream of a device
-    that has `streams`.
+    When a bound act, `download` or `upload` returns, the work is done, or it is ordered on the current stream of a
+    device that has `streams`.
     """
 
     @property
@@ -45,8 +46,8 @@ class Kernels(Protocol):
         """Wait until all that was ordered on the current stream is done."""
         ...
 
-    def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op."""
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
+        """An act of an op on the arrays that `call` has now; its number and `first_of_piece` are read at each run."""
         ...
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
@@ -70,8 +71,8 @@ class Kernels(Protocol):
         ...
 
 
-def open_kernels(backend: str, *, device: int = 0) -> Kernels:
-    """Kernels of a backend, "numpy" or "cupy"; `device` is the index of the GPU.
+def open_kernels(backend: str, *, device: int = 0, shared: bool = False) -> Kernels:
+    """Kernels of a backend, "numpy" or "cupy"; `device` is the index of the GPU, beyond the last if it may be `shared`.
 
     Raises:
         InputError: no such backend.
@@ -84,5 +85,5 @@ def open_kernels(backend: str, *, device: int = 0) -> Kernels:
     if backend == "cupy":
         from executor.runtime.kernels.cupy import CupyKernels
 
-        return CupyKernels(device)
+        return CupyKernels(device, shared=shared)
     raise InputError("unknown backend", where="--backend", got=backend, hint=did_you_mean(backend, BACKENDS))

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import numpy as np
 
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.cupy_streams import CupyStreams
 from executor.runtime.kernels.gpu.device import open_acts
 from executor.runtime.kernels.gpu.launch import address_of
@@ -35,12 +36,13 @@ class CupyKernels:
     host = False
     batched = tuple(UPDATES)
 
-    def __init__(self, device: int = 0, *, tf32: bool = False) -> None:
+    def __init__(self, device: int = 0, *, shared: bool = False, tf32: bool = False) -> None:
         self.xp = _import_cupy()
         count = self.xp.cuda.runtime.getDeviceCount()
-        if device >= count:
-            raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; start fewer ranks per node")
-        self.xp.cuda.Device(device).use()
+        if device >= count and not shared:
+            hint = "start fewer ranks per node, or let them share GPUs with --share-devices"
+            raise EnvironmentLacks(f"GPU {device} is needed and this machine has {count}; {hint}")
+        self.xp.cuda.Device(device % count).use()
         # Temporaries of array code come from this pool: what it must leave is for the driver and the libraries.
         self.xp.get_default_memory_pool().set_limit(fraction=_MOST_OF_MEMORY)
         self._acts = open_acts(self.xp, tf32=tf32)
@@ -51,12 +53,12 @@ class CupyKernels:
         self._acts.flush()
         self.xp.cuda.get_current_stream().synchronize()
 
-    def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op, by kernels of its own where there are some, else by CuPy's.
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
+        """By kernels of its own where there are some, else by CuPy's.
 
         Updates that follow one another are run together, before anything else is run, copied or recorded.
         """
-        self._acts.run(definition, call)
+        return self._acts.bind(definition, call)
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """What kernels and libraries ask for; what ops declare where the array module runs them."""

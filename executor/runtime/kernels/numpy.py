@@ -9,9 +9,11 @@ whoever starts the ranks sets OPENBLAS_NUM_THREADS, MKL_NUM_THREADS and OMP_NUM_
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
@@ -34,9 +36,9 @@ class NumpyKernels:
     def wait(self) -> None:
         """Nothing is left to be done."""
 
-    def run(self, definition: OpDef, call: Call) -> None:
-        """Run one act of an op."""
-        run_act(definition, call)
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
+        """By the op's own array code."""
+        return BoundAct(partial(run_act, definition, call))
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """As ops declare it."""

@@ -36,6 +36,15 @@ _ABORT_S = 10.0
 """After so long, communicators that do not end are left to the end of the process."""
 
 
+def nccl_version() -> int | None:
+    """Of the library: 23204 is 2.32.4; None where it is missing."""
+    try:
+        from cupy.cuda import nccl
+    except ImportError:
+        return None
+    return int(nccl.get_version()) if nccl.available else None
+
+
 def over_nccl(host: Transport, program: Program) -> Transport:
     """NCCL beside a transport of the host, for all ranks of a program; that transport alone where NCCL is missing.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
 from executor.runtime.issuing import Issuer
 from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream
-from strategy.program.protocol import Protocol
+from strategy.program.protocol import Act, Protocol
 from strategy.sbp.tensor import DType
 
 
@@ -54,6 +56,18 @@ class Written:
         assert event.passed
         self.given.append(f"host knows {event.at}")
 
+    def capture(self, stream: str, run: Callable[[], None]) -> list[str]:
+        before = len(self.given)
+        run()
+        found = self.given[before:]
+        self.given[before:] = ["captured"]
+        return found
+
+    def replay(self, graph: list[str], stream: str) -> None:
+        self.given.append(f"graph of {' '.join(graph)}")
+
+    event_cost_ns = 0
+
     def time_ns(self, event: Mark) -> int:
         return 7
 
@@ -69,15 +83,19 @@ def two_streams() -> Program:
 
 
 def launch(issuer: Issuer, protocol: Protocol, streams: Written) -> str:
-    """Issue the next act; gives its actor's name."""
-    actor = issuer.next_actor
-    assert actor is not None
-    stream = protocol.stream_of(actor)
-    act = protocol.issue(stream, actor)
-    name = protocol.program.actors[actor].name
-    issuer.issue(act, lambda: streams.given.append(name))
-    protocol.issued(act)
-    return name
+    """Issue the next run; gives its actors' names."""
+    names = [protocol.program.actors[actor].name for actor in issuer.next_run]
+
+    def take() -> list[tuple[Act, Callable[[], None]]]:
+        found = []
+        for actor, name in zip(issuer.next_run, names, strict=True):
+            act = protocol.issue(protocol.stream_of(actor), actor)
+            protocol.issued(act)
+            found.append((act, partial(streams.given.append, name)))
+        return found
+
+    issuer.issue(take, lambda act: None)
+    return " ".join(names)
 
 
 def test_acts_go_out_in_the_order_of_the_list_and_wait_for_events_of_other_streams() -> None:
@@ -87,7 +105,7 @@ def test_acts_go_out_in_the_order_of_the_list_and_wait_for_events_of_other_strea
     issuer.extend(2)
     names = [launch(issuer, protocol, streams) for _ in range(8)]
     assert names == ["make", "take"] * 4 or names[:4] * 2 == names
-    assert issuer.next_actor is None
+    assert issuer.next_run == ()
     assert streams.given.count("t waits for s0") == 1
     assert "s waits for t0" in streams.given, "the first block, written again"
     assert [mark.at for mark in streams.marks].count("s3") == 1
@@ -150,13 +168,79 @@ def test_acts_that_are_launched_together_have_one_event_behind_the_last() -> Non
     protocol = Protocol(program, steps=1)
     issuer.extend(1)
     assert issuer.launches == (0, 1, 2, 3)
-    for _ in range(4):
-        launch(issuer, protocol, streams)
+    assert [launch(issuer, protocol, streams) for _ in range(2)] == ["a b c", "other"]
     assert sorted(mark.at for mark in streams.marks) == ["s0", "t0"]
     assert len(list(issuer.ended())) == 0
     for mark in streams.marks:
         mark.passed = True
     assert sorted(one.part for one in issuer.ended()) == [(0, 1), (0, 3), (1, 3), (2, 3)]
+
+
+def chain(names: str, blocks: int = 1) -> Program:
+    """Acts of one stream, each of which reads what the one before it wrote."""
+    actors = tuple(
+        Actor(name, 0, ActKind.COMPUTE, (Port(i - 1),) if i else (), (Port(i),)) for i, name in enumerate(names)
+    )
+    registers = tuple(Register(name, 0, (1,), DType.FLOAT32, blocks=blocks) for name in names)
+    return Program(1, registers, actors, (Stream(0, "s", tuple(range(len(names)))),))
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_acts_that_repeat_are_captured_when_they_come_again_and_replayed_by_choice_of_blocks(blocks: int) -> None:
+    program, streams = chain("abcd", blocks), Written()
+    issuer = Issuer(program, 0, streams, host=(), staged={}, timed=True, ahead=16)
+    protocol = Protocol(program, steps=0)
+    for step in range(3 * blocks):
+        issuer.group([0, 1, 2, 3])
+        issuer.extend(1)
+        protocol.extend(1)
+        streams.given.clear()
+        assert launch(issuer, protocol, streams) == "a b c d"
+        wanted = {0: ["a", "b", "c", "d"], 1: ["captured", "graph of a b c d"], 2: ["graph of a b c d"]}
+        assert streams.given == ["s:", *wanted[step // blocks]]
+        for mark in streams.marks:
+            mark.passed = True
+        ended = list(issuer.ended())
+        assert [one.part for one in ended] == [(0, 1)] * 4
+        assert all(one.until is other.begin for one, other in itertools.pairwise(ended)), "an event before each"
+        assert ended[-1].until is ended[0].end
+    issuer.group([0, 1, 2, 3], timed=False)
+    issuer.extend(1)
+    protocol.extend(1)
+    launch(issuer, protocol, streams)
+    assert streams.given[-4:] == ["a", "b", "c", "d"], "a graph without events is another one"
+    for mark in streams.marks:
+        mark.passed = True
+    assert {one.begin for one in issuer.ended()} == {None}
+
+
+@pytest.mark.parametrize("reported", [0, 1])
+def test_a_run_ends_where_another_stream_waits_for_an_act_and_behind_what_is_reported(reported: int) -> None:
+    """`far` reads what `b` writes, and `b` waits until it has; `c` does not repeat."""
+    actors = (
+        *(Actor(name, 0, ActKind.COMPUTE, (), (Port(0),) if name == "b" else ()) for name in "abcde"),
+        Actor("far", 0, ActKind.COMPUTE, (Port(0),), ()),
+    )
+    registers = (Register("r", 0, (1,), DType.FLOAT32),)
+    program = Program(1, registers, actors, (Stream(0, "s", tuple(range(5))), Stream(0, "t", (5,))))
+    issuer = Issuer(program, 0, Written(), host=(), staged={}, timed=False)
+    issuer.group([0, 1, 3, 4, 5], [3] * reported)
+    issuer.extend(1)
+    protocol, streams = Protocol(program, steps=1), Written()
+    runs = [launch(issuer, protocol, streams) for _ in iter(lambda: issuer.next_run, ())]
+    assert sorted(runs) == sorted(["a", "b", "c", *(["d", "e"] if reported else ["d e"]), "far"])
+
+
+def test_a_run_is_a_part_of_what_the_host_may_be_ahead() -> None:
+    program, streams = chain("abcdefgh"), Written()
+    issuer = Issuer(program, 0, streams, host=(), staged={}, timed=False, ahead=8)
+    issuer.group(range(8))
+    issuer.extend(2)
+    protocol = Protocol(program, steps=2)
+    runs = []
+    while not issuer.is_ahead:
+        runs.append(launch(issuer, protocol, streams))
+    assert runs == ["a b", "c d", "e f", "g h"]
 
 
 def test_after_the_last_act_the_host_may_use_everything() -> None:

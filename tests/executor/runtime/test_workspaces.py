@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from executor.op_validation.signatures import try_listed
 from executor.op_validation.subject import subjects_of
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.numpy import NumpyKernels
 from executor.runtime.workspaces import AssignedScratch, assign_workspaces
 from strategy.base.errors import InternalError
@@ -39,7 +40,10 @@ class Declared(NumpyKernels):
         self.asked, self.declared = 0, 0
         self._placed: dict[int, tuple[object, AssignedScratch]] = {}
 
-    def run(self, definition: OpDef, call: Call) -> None:
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
+        return BoundAct(lambda: self._run(definition, call))
+
+    def _run(self, definition: OpDef, call: Call) -> None:
         if any(isinstance(array, Rows) for array in (*call.inputs, *call.outputs)):
             run_act(definition, call)
             return

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.jobs.step_time import write_step_time
 from simulator.simulate import simulate
 from strategy.cost.calibrate import calibrate, read_calibration, write_calibration, write_measurements
 from strategy.cost.data_sheet import Coefficients
@@ -139,6 +140,31 @@ def test_a_run_of_a_forged_plan(command: Command, tmp_path: Path, run_folder: Pa
     assert "plan.json: refused: op " in said.err
 
 
+def test_without_a_calibration_runs_correct_the_data_sheet(
+    command: Command, run_folder: Path, plan_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "new.json"
+    said = command("refine", run_folder, "--out", out, "--json")
+    assert said.code == 0, said.err
+    (found,) = json.loads(said.out)["runs"]
+    assert found["error_before"] == pytest.approx(1 / SLOWNESS - 1, abs=0.03)
+    assert abs(found["error_after"]) < 0.01
+    assert json.loads(command("simulate", plan_file, "--calibration", out, "--json").out)["extrapolated"] == []
+
+
+def test_steps_that_nobody_recorded_say_what_a_step_takes(command: Command, run_folder: Path, tmp_path: Path) -> None:
+    before = json.loads(command("refine", run_folder, "--out", tmp_path / "a.json", "--json").out)["runs"][0]
+    write_step_time(run_folder, 0.9 * before["measured_step_time_s"])
+    said = command("refine", run_folder, "--out", tmp_path / "b.json", "--json")
+    (after,) = json.loads(said.out)["runs"]
+    assert after["measured_step_time_s"] == pytest.approx(0.9 * before["measured_step_time_s"])
+    assert abs(after["error_after"]) < 0.01
+    (run_folder / "step_time.json").write_text('{"step_time_s": -1}')
+    said = command("refine", run_folder, "--out", tmp_path / "c.json")
+    assert said.code == 2
+    assert "not the time of a step" in said.err
+
+
 def torchtitan_log(path: Path, step_s: float, *, tokens: int) -> Path:
     """As torchtitan prints it, of a data-parallel rank with so many tokens a step."""
     lines = ["Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=2, cp=1, tp=1, ep=1"]
@@ -186,7 +212,6 @@ def test_measured_collectives_are_kept_and_all_else_is_scaled(
     ("words", "said"),
     [
         ((), "nothing to refine by"),
-        (("folder",), "expected --calibration F"),
         (("--log", "PLAN", "nowhere.log"), "cannot be read"),
         (("folder", "--collectives", "2", "x", "--calibration", "c"), "of which cluster"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,11 +42,12 @@ class HostCupy:
         self.synchronised = 0
         self.__version__ = "14.2.0"
         device = SimpleNamespace(compute_capability=capability, use=lambda: None, synchronize=self.synchronise)
-        stream = SimpleNamespace(synchronize=self.synchronise, ptr=7)
+        stream = HostStream(self.synchronise)
         properties = {"name": b"host", "totalGlobalMem": TOTAL_NBYTES, "multiProcessorCount": 1}
         self.cuda = SimpleNamespace(
             Device=lambda index=0: device,
             Event=HostEvent,
+            Stream=lambda *, non_blocking: stream,
             alloc_pinned_memory=bytearray,
             get_current_stream=lambda: stream,
             get_elapsed_time=lambda begin, end: (end.at - begin.at) * 1e3,
@@ -99,13 +101,35 @@ class HostCupy:
         return SimpleNamespace(get_function=get_function)
 
 
+class HostStream:
+    """A stream on which everything is done when it is given: what is captured is, too, and a graph does nothing."""
+
+    ptr = 7
+
+    def __init__(self, synchronise: Callable[[], None]) -> None:
+        self.synchronize = synchronise
+
+    def __enter__(self) -> HostStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It is the only one."""
+
+    def begin_capture(self) -> None:
+        """See the class."""
+
+    def end_capture(self) -> Any:
+        """See the class."""
+        return SimpleNamespace(launch=lambda stream: None)
+
+
 class HostEvent:
     """An event that is over when it is recorded."""
 
     def __init__(self) -> None:
         self.at = 0.0
 
-    def record(self) -> None:
+    def record(self, stream: HostStream | None = None) -> None:
         """Take the time."""
         self.at = time.perf_counter()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.runtime.acts import memory
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.gpu.table import UPDATES
 from executor.runtime.worker import Worker
 from executor.runtime.workspaces import AssignedScratch
@@ -24,6 +26,11 @@ from tests.support.strict_device.order import HOST, Memory, Order, OrderFault, U
 from tests.support.strict_device.world import Job, Queue, StrictEvent, World
 
 Piece = DeviceArray | NDArray[Any]
+Graph = list[tuple[Callable[[], object], Sequence[Piece], Sequence[Piece], str]]
+_WITH_STEP = 4
+"""Inputs of an update that is told which step it is."""
+_NEVER_COUNT = ("sgd", "adagrad")
+_BY_NUMBER = ("dropout", "add_dropped", "learning_rate")
 WARM_STEPS = 2
 """First steps, in which memory may still be allocated."""
 
@@ -56,7 +63,12 @@ class StrictDevice:
         """Updates of every launch of some."""
         self._updates: list[tuple[Callable[[], object], Sequence[Piece], Sequence[Piece]]] = []
         self.steady = False
-        self._act: tuple[int, int] | None = None
+        self._acts: list[tuple[int, int]] = []
+        self._captured: Graph | None = None
+        self._fresh = False
+        self._announced_before = 0
+        self.replayed = 0
+        """Acts' work that came from graphs."""
         self._worker: Worker | None = None
         self._tokens = Memory(np.zeros(0, np.uint8))
         """A byte for every block, so that pieces of no bytes are in order, too, and for every stream."""
@@ -76,7 +88,10 @@ class StrictDevice:
         """The worker begins an act."""
         assert self._worker is not None
         self.look_for_host_writes()
-        self._act = (actor, number)
+        if self._announced_before:
+            self._announced_before -= 1  # it was, by its graph
+            return
+        self._acts.append((actor, number))
         self.order.without(HOST)
         self._loads = isinstance(self._worker.program.actors[actor].task, LoadTask)
         self.steady = number >= WARM_STEPS * self._worker.program.actors[actor].acts_per_step
@@ -99,11 +114,11 @@ class StrictDevice:
 
     @contextmanager
     def use(self, stream: StrictStream) -> Iterator[None]:
-        """Whatever is issued inside goes there; the act that was announced is checked first."""
+        """Whatever is issued inside goes there; the acts that were announced are checked first."""
         before, self._current = self._current, stream
         self.order.turn(stream.place)
-        if self._act is not None:
-            self._check_act(stream)
+        if self._acts:
+            self._check_acts(stream)
         yield
         self.look_for_host_writes()
         self._current, self._in_host_act = before, False
@@ -119,23 +134,26 @@ class StrictDevice:
             self.order.turn(HOST)
             self.order.use(HOST, found)
 
-    def _check_act(self, stream: StrictStream) -> None:
+    def _check_acts(self, stream: StrictStream) -> None:
+        """Those of one run: what it waits for, it waits for before the first."""
         assert self._worker is not None
-        assert self._act is not None
-        (actor, number), self._act = self._act, None
-        self._in_host_act = actor in self._worker.issuer.host
+        acts, self._acts = self._acts, []
+        self._in_host_act = acts[0][0] in self._worker.issuer.host
         who = HOST if self._in_host_act else stream.place
         self.order.turn(who)
-        self._use(who, list(self._uses_of_act(actor, number)))
+        self._use(who, [list(self._uses_of_act(*act)) for act in acts])
 
-    def _use(self, who: int, uses: list[Use]) -> None:
-        """Allow uses, and see for which waits they are; those are then forgotten."""
+    def _use(self, who: int, acts: list[list[Use]]) -> None:
+        """Allow uses of one act after the other, and see for which waits they are; those are then forgotten."""
         clocks = self.order.without(who)
-        for left_out, clock in enumerate(clocks):
-            self.tried += 1
-            if not any(one.unknown_to(clock) for one in uses):
-                self.missed.append(f"rank {self.rank}: {self.order.name(who)} {uses[0].what}, wait {left_out}")
-        self.order.use(who, uses)
+        needed = [False] * len(clocks)
+        for uses in acts:
+            for left_out, clock in enumerate(clocks):
+                needed[left_out] |= any(one.unknown_to(clock) for one in uses)
+            self.order.use(who, uses)
+        self.tried += len(clocks)
+        for left_out in (number for number, found in enumerate(needed) if not found):
+            self.missed.append(f"rank {self.rank}: {self.order.name(who)} {acts[0][0].what}, wait {left_out}")
 
     def _uses_of_act(self, actor: int, number: int) -> Iterator[Use]:
         assert self._worker is not None
@@ -154,6 +172,8 @@ class StrictDevice:
     def record(self, event: StrictEvent, stream: StrictStream) -> None:
         """An event behind what the stream has."""
         self.launch_updates()
+        if self._captured is not None:
+            return  # of time alone
         event.recorded += 1
         event.clock = self.order.clocks[stream.place].copy()
         generation = event.recorded
@@ -181,15 +201,52 @@ class StrictDevice:
             raise OrderFault("the host stands still for an event instead of polling it")
         self.order.learn(HOST, nothing() if event.clock is None else event.clock)
 
+    def capture(self, stream: StrictStream, run: Callable[[], None]) -> Graph:
+        """What is given meanwhile is kept, and not done."""
+        self.launch_updates()
+        self._captured = []
+        run()
+        self.launch_updates()
+        found, self._captured, self._fresh = self._captured, None, True
+        return found
+
+    def replay(self, graph: Graph, stream: StrictStream) -> None:
+        """Give the stream all of it; its acts may be announced later."""
+        self.launch_updates()
+        self._check_replayed(stream)
+        self.replayed += len(graph)
+        for run, reads, writes, what in graph:
+            self.compute(run, reads, writes, what)
+
+    def _check_replayed(self, stream: StrictStream) -> None:
+        """Look at the acts of the next run, if they have not been announced yet."""
+        assert self._worker is not None
+        issuer, protocol = self._worker.issuer, self._worker.protocol
+        assert issuer is not None
+        if self._fresh:
+            self._fresh = False  # captured just now, from acts that were announced
+            return
+        issued = Counter[int]()
+        for actor in issuer.next_run:
+            self._acts.append((actor, protocol.acts_issued[actor] + issued[actor]))
+            issued[actor] += 1
+        self._announced_before = len(self._acts)
+        self._check_acts(stream)
+
     def time_ns(self, event: StrictEvent) -> int:
         """Nothing is timed."""
         return 0
+
+    event_cost_ns = 0
 
     # What runs.
 
     def compute(self, run: Callable[[], object], reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
         """Something for the current stream."""
         self.launch_updates()
+        if self._captured is not None:
+            self._captured.append((run, reads, writes, what))
+            return
         self.look_for_host_writes()
         self.order.turn(self._current.place)
         self.order.use(self._current.place, self.uses(reads, writes=False, what=f"reads in {what}"))
@@ -226,7 +283,7 @@ class StrictDevice:
         """The host has filled memory that goes to the device, unless that was done by an act before."""
         if self._loads:
             self.order.turn(HOST)
-            self._use(HOST, list(self.uses([host], writes=True, what="fills a buffer")))
+            self._use(HOST, [list(self.uses([host], writes=True, what="fills a buffer"))])
 
     def meet(self, job: Job) -> Queue:
         """A call of the collective library for the current stream."""
@@ -290,6 +347,12 @@ class _Elsewhere:
 ELSEWHERE = _Elsewhere()
 
 
+def follows_number(definition: OpDef, call: Call) -> bool:
+    """Whether an act may follow from its number: it draws, or may count updates by itself."""
+    told = definition.kind in UPDATES and len(call.inputs) == _WITH_STEP
+    return definition.kind in _BY_NUMBER or (bool(call.updates) and definition.kind not in _NEVER_COUNT and not told)
+
+
 class StrictKernels:
     """See `executor.runtime.kernels.base.Kernels`: NumPy on the memory of a strict device."""
 
@@ -305,8 +368,11 @@ class StrictKernels:
         """Wait for the current stream."""
         self.streams.wait_for_stream()
 
-    def run(self, definition: OpDef, call: Call) -> None:
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
         """An op on the current stream."""
+        return BoundAct(lambda: self._run(definition, call), repeats=not follows_number(definition, call))
+
+    def _run(self, definition: OpDef, call: Call) -> None:
         written = (*call.outputs, *call.updates)
         if any(isinstance(array, np.ndarray) for array in (*call.inputs, *written)):
             raise OrderFault(f"{definition.kind}: an array of NumPy in the plan of a device")

@@ -74,9 +74,21 @@ class ProductPlans:
         self._plans: dict[Key, ProductPlan] = {}
         self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
-    def run(self, product: MatrixProduct, stream: int, scratch: Scratch) -> None:
-        """Issue a product to a stream, by its address."""
-        self.run_plan(product, self._plan(product), stream, scratch)
+    def bind(self, product: MatrixProduct, scratch: Scratch, plan: ProductPlan | None = None) -> Callable[[int], None]:
+        """What issues a product to a stream, by the stream's address; by the plan that the library expects most of."""
+        made = self._plan(product) if plan is None else plan
+        alpha, beta = self._one.ctypes.data, self._zero.ctypes.data
+        first, second, out = (address_of(array) for array in (product.b, product.a, product.out))
+        workspace, algorithm = address_of(self.workspace(scratch)), made.algorithm.ctypes.data
+        matmul = self._library.matmul
+
+        def issue(stream: int) -> None:
+            self._point(made.description, product)
+            operands = (alpha, first, made.b, second, made.a, beta, out, made.out, out, made.out)
+            tail = (algorithm, workspace, made.workspace_nbytes, stream)
+            matmul(self._handle, made.description, *operands, *tail)
+
+        return issue
 
     def workspace(self, scratch: Scratch) -> Array:
         """What any product may use: plans are made for so much."""
@@ -85,28 +97,6 @@ class ProductPlans:
     def plans(self, product: MatrixProduct, count: int) -> list[ProductPlan]:
         """Up to so many plans for a product, those first of which the library expects most; nothing is kept."""
         return self._plans_for(product, count)
-
-    def run_plan(self, product: MatrixProduct, plan: ProductPlan, stream: int, scratch: Scratch) -> None:
-        """Issue a product by one of its plans."""
-        self._point(plan.description, product)
-        self._library.matmul(
-            self._handle,
-            plan.description,
-            self._one.ctypes.data,
-            address_of(product.b),
-            plan.b,
-            address_of(product.a),
-            plan.a,
-            self._zero.ctypes.data,
-            address_of(product.out),
-            plan.out,
-            address_of(product.out),
-            plan.out,
-            plan.algorithm.ctypes.data,
-            address_of(self.workspace(scratch)),
-            plan.workspace_nbytes,
-            stream,
-        )
 
     def _plan(self, product: MatrixProduct) -> ProductPlan:
         key = _key(product)
@@ -188,7 +178,7 @@ class ProductPlans:
         """A row-major [..., r, c] by columns: [c, r], and behind it the next of the stack."""
         library, names = self._library, self._library.MatrixLayoutAttribute
         rows, columns = array.shape[-2:]
-        layout: int = library.matrix_layout_create(CUDA_TYPES[str(array.dtype)], columns, rows, columns)
+        layout: int = library.matrix_layout_create(CUDA_TYPES[str(array.dtype)], columns, rows, _pitch(array))
         if array.ndim > 2:
             values = {names.BATCH_COUNT: array.size // (rows * columns), names.STRIDED_BATCH_OFFSET: rows * columns}
             for attribute, value in values.items():
@@ -202,6 +192,12 @@ def _set(setter: Callable[..., None], of: int, attribute: int, value: int, dtype
     setter(of, int(attribute), buffer.ctypes.data, buffer.nbytes)
 
 
+def _pitch(array: Array) -> int:
+    """Elements from one row to the next."""
+    rows, columns = array.shape[-2:]
+    return int(array.strides[-2]) // int(array.dtype.itemsize) if rows > 1 else int(columns)
+
+
 def _alignment(array: Array) -> int:
     address = address_of(array)
     return min(address & -address, _MOST_ALIGNMENT) if address else _MOST_ALIGNMENT
@@ -210,6 +206,6 @@ def _alignment(array: Array) -> int:
 def _key(product: MatrixProduct) -> Key:
     """All that a plan depends on."""
     arrays = (product.a, product.b, product.out, product.bias, product.aux)
-    laid = tuple(array if array is None else (array.shape, str(array.dtype), _alignment(array)) for array in arrays)
+    laid = tuple(one if one is None else (one.shape, one.strides, str(one.dtype), _alignment(one)) for one in arrays)
     scales = (product.scale_a is None, product.scale_b is None)
     return (*laid, product.transpose_a, product.transpose_b, product.epilogue, *scales)

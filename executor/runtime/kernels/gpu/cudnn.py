@@ -5,7 +5,7 @@ Names are those of nvidia-cudnn-frontend 1.32, `pygraph.sdpa` and `pygraph.sdpa_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +64,16 @@ class AttentionPlans:
             self._plans[key] = self._plan(attention)
         return self._plans[key] is not None
 
-    def run(self, attention: AttentionAct, stream: int, scratch: Scratch) -> None:
-        """Issue what `takes` has said yes to."""
-        plan, workspace = self._planned(attention), self.workspace(attention, scratch)
-        self._library.set_stream(handle=self._handle, stream=stream)
+    def bind(self, attention: AttentionAct, scratch: Scratch) -> Callable[[int], None]:
+        """What issues to a stream, by its address, what `takes` has said yes to."""
+        graph, workspace = self._planned(attention).graph, address_of(self.workspace(attention, scratch))
         addresses = {uid: _address(part) for uid, part in enumerate(attention.parts, 1)}
-        plan.graph.execute(addresses, address_of(workspace), handle=self._handle)
+
+        def issue(stream: int) -> None:
+            self._library.set_stream(handle=self._handle, stream=stream)
+            graph.execute(addresses, workspace, handle=self._handle)
+
+        return issue
 
     def workspace(self, attention: AttentionAct, scratch: Scratch) -> Array:
         """What its plan uses."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.gpu.attention import AttentionAct
 from executor.runtime.kernels.gpu.cublaslt import ProductPlans, import_cublaslt
 from executor.runtime.kernels.gpu.cudnn import AttentionPlans, import_cudnn
@@ -12,7 +15,7 @@ from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.loader import LoadedKernels
 from executor.runtime.kernels.gpu.products import MatrixProduct
 from executor.runtime.kernels.gpu.table import Work, work_of
-from executor.runtime.kernels.gpu.update import AdamUpdate, WaitingUpdates
+from executor.runtime.kernels.gpu.update import AdamUpdate, WaitingUpdates, adamw_tensors
 from executor.runtime.workspaces import DeclaringScratch
 from strategy.graph.ops.base import ArrayModule, Call, OpDef
 from strategy.graph.ops.half_precision import run_act, scratch_of_act
@@ -34,22 +37,25 @@ class DeviceActs:
     ) -> None:
         self._xp, self._kernels, self._products, self._attention = xp, kernels, products, attention
         self._updates = WaitingUpdates()
+        self._bound_updates: dict[tuple[AdamUpdate, ...], list[Callable[[int], None]]] = {}
+        """Their launches: the same updates follow one another in every step."""
 
-    def run(self, definition: OpDef, call: Call) -> bool:
-        """Issue one act; whether it is issued, or waits for others like it until `flush`."""
+    def bind(self, definition: OpDef, call: Call) -> BoundAct:
+        """An act on the arrays of `call`: what it becomes is found out once."""
         work = work_of(definition.kind, call)
-        if work is not None and isinstance(work[0], AdamUpdate):
-            for launch in self._updates.add(work[0]):
-                self._kernels.launch(launch)
-            return False
-        self.flush()
         if work is None or not all(map(self._takes, work)):
-            run_act(definition, call)
-            return True
-        stream = int(self._xp.cuda.get_current_stream().ptr)
-        for one in work:
-            self._issue(one, stream, call.workspace)
-        return True
+            return BoundAct(partial(self._by_array_code, definition, call))
+        if isinstance(work[0], AdamUpdate):
+            update = work[0]
+            return BoundAct(lambda: self._update(update, call.number), repeats=update.shared.step is not None)
+        issue = [self._bound(one, call.workspace) for one in work if not isinstance(one, AdamUpdate)]
+
+        def run() -> None:
+            self.flush()
+            for one in issue:
+                one(call.number)
+
+        return BoundAct(run, repeats=not any(isinstance(one, Launch) and one.by_number for one in work))
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """What acts like this one ask their scratch for."""
@@ -66,20 +72,43 @@ class DeviceActs:
 
     def flush(self) -> None:
         """Issue what waits: before anything else is issued, copied, recorded or waited for."""
-        for launch in self._updates.take():
-            self._kernels.launch(launch)
+        updates, number = self._updates.take()
+        if not updates:
+            return
+        bound = self._bound_updates.get(updates)
+        if bound is None:
+            launches = adamw_tensors([one.tensor for one in updates], updates[0].shared, number)
+            bound = self._bound_updates[updates] = [self._kernels.bind(launch) for launch in launches]
+        for issue in bound:
+            issue(number)
+
+    def _by_array_code(self, definition: OpDef, call: Call) -> None:
+        self.flush()
+        run_act(definition, call)
+
+    def _update(self, update: AdamUpdate, number: int) -> None:
+        """It waits for others like it until `flush`."""
+        if not self._updates.takes(update, number):
+            self.flush()
+        self._updates.add(update, number)
 
     def _takes(self, work: Work) -> bool:
         return not isinstance(work, AttentionAct) or self._attention.takes(work)
 
-    def _issue(self, work: Work, stream: int, scratch: Scratch) -> None:
+    def _bound(self, work: Launch | MatrixProduct | AttentionAct, scratch: Scratch) -> Callable[[int], None]:
+        """What issues work to the current stream, by the number of the act."""
         match work:
             case Launch():
-                self._kernels.launch(work)
+                return self._kernels.bind(work)
             case MatrixProduct():
-                self._products.run(work, stream, scratch)
+                issue = self._products.bind(work, scratch)
             case AttentionAct():
-                self._attention.run(work, stream, scratch)
+                issue = self._attention.bind(work, scratch)
+        return lambda number: issue(self._stream())
+
+    def _stream(self) -> int:
+        """The address of the current stream."""
+        return int(self._xp.cuda.get_current_stream().ptr)
 
 
 def open_acts(xp: Any, *, tf32: bool = False) -> DeviceActs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -126,10 +127,10 @@ def _dropped(call: Call, residual: Array | None) -> Launches | None:
         return None
     rows, width = rows_and_width(x.shape)
     rate = float_attr(call.attrs, "rate")
-    key, threshold = _key(int_attr(call.attrs, "seed"), call.number), np.uint64(drop_below(rate))
-    figures = (np.int64(width), _piece(box), key, threshold, np.float32(1.0 / (1.0 - rate)))
-    arguments = (x, residual, out, *figures, wide((x, residual, out), width))
-    return (Launch(dropout.__name__, element_of(x), per_row(rows), arguments),)
+    key, threshold = partial(_key, int_attr(call.attrs, "seed")), np.uint64(drop_below(rate))
+    before = (x, residual, out, np.int64(width), _piece(box))
+    arguments = (*before, key(call.number), threshold, np.float32(1.0 / (1.0 - rate)), wide((x, residual, out), width))
+    return (Launch(dropout.__name__, element_of(x), per_row(rows), arguments, ((len(before), key),)),)
 
 
 def _key(seed: int, act: int) -> np.uint64:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,12 +38,14 @@ class Launch:
         element: the element type of the program that it is taken from.
         grid: blocks along x, y, z; every block has `BLOCK` threads.
         arguments: in the order of the kernel's parameters.
+        by_number: those that follow from the number of the act: where they stand, and what they then are.
     """
 
     kernel: str
     element: DType
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]
+    by_number: tuple[tuple[int, Callable[[int], np.generic]], ...] = ()
 
 
 def struct(values: ArrayLike) -> np.void:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import ArrayModule
 from strategy.sbp.tensor import DType
 
+_THREADS = (BLOCK, 1, 1)
 _BUILD = "python -m executor.runtime.kernels.gpu.build"
 
 
@@ -47,10 +49,19 @@ class LoadedKernels:
             for kernel in all_parameters():
                 self._functions[element, kernel] = module.get_function(kernel)
 
-    def launch(self, launch: Launch) -> None:
-        """Issue a launch to the current stream."""
-        function = self._functions[launch.element, launch.kernel]
-        function(launch.grid, (BLOCK, 1, 1), tuple(map(_argument, launch.arguments)))
+    def bind(self, launch: Launch) -> Callable[[int], None]:
+        """What issues a launch to the current stream, by the number of the act."""
+        function, arguments = self._functions[launch.element, launch.kernel], tuple(map(_argument, launch.arguments))
+        if not launch.by_number:
+            return lambda number: function(launch.grid, _THREADS, arguments)
+
+        def issue(number: int) -> None:
+            given = list(arguments)
+            for position, figure in launch.by_number:
+                given[position] = _argument(figure(number))
+            function(launch.grid, _THREADS, tuple(given))
+
+        return issue
 
 
 def _argument(argument: Argument) -> Any:

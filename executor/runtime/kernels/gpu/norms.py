@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from executor.runtime.kernels.gpu.launch import Launch, blocks_for, element_of, per_row, rows_and_width, wide
@@ -34,7 +32,7 @@ def layer_norm(call: Call) -> Launches:
 def layer_norm_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.norm`."""
     (x, gain, mean, rstd, dy), (dx, dgain, dbias) = call.inputs, call.outputs
-    return _grad(layer_norm, call, (x, gain, mean, rstd, dy, dx), (dgain, dbias))
+    return _grad(layer_norm.__name__, call, (x, gain, mean, rstd, dy, dx), (dgain, dbias))
 
 
 def rms_norm(call: Call) -> Launches:
@@ -48,10 +46,10 @@ def rms_norm(call: Call) -> Launches:
 def rms_norm_grad(call: Call) -> Launches:
     """See `strategy.graph.ops.norm`."""
     (x, gain, rstd, dy), (dx, dgain) = call.inputs, call.outputs
-    return _grad(rms_norm, call, (x, gain, rstd, dy, dx), (dgain,))
+    return _grad(rms_norm.__name__, call, (x, gain, rstd, dy, dx), (dgain,))
 
 
-def _grad(norm: Callable[[Call], Launches], call: Call, arrays: tuple[Array, ...], sums: tuple[Array, ...]) -> Launches:
+def _grad(norm: str, call: Call, arrays: tuple[Array, ...], sums: tuple[Array, ...]) -> Launches:
     """dx and what chunks of rows add to the sums, at once where threads hold a row, else apart; and the sums."""
     x, gain, *statistics, dy, dx = arrays
     rows, width = rows_and_width(x.shape)
@@ -63,9 +61,9 @@ def _grad(norm: Callable[[Call], Launches], call: Call, arrays: tuple[Array, ...
         chunks = blocks_for(rows, chunk)
         terms = call.workspace.get("terms", (len(sums), chunks, width), "float32")
         figures = (*map(np.int64, (rows, width, chunk)), np.int32(team))
-        at_once = Launch(f"{norm.__name__}_grad", element, (chunks, 1, 1), (*arrays, terms, *figures))
+        at_once = Launch(f"{norm}_grad", element, (chunks, 1, 1), (*arrays, terms, *figures))
         return (at_once, sum_terms(terms, sums, chunks))
-    by_rows = Launch(f"{norm.__name__}_dx", element, per_row(rows), (*arrays, np.int64(width), fits))
+    by_rows = Launch(f"{norm}_dx", element, per_row(rows), (*arrays, np.int64(width), fits))
     mean, rstd = (None, *statistics)[-2:]
     grid, chunk = column_grid(rows, width, x, fits)
     terms = call.workspace.get("terms", (len(sums), grid[1], width), "float32")

@@ -60,7 +60,7 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
 }
 """Kind of op -> what makes its launches: a function of the kind's own name."""
 
-PRODUCTS: Mapping[str, Callable[[Call], tuple[MatrixProduct, ...] | None]] = {
+PRODUCTS: Mapping[str, Callable[[Call], tuple[MatrixProduct | Launch, ...] | None]] = {
     make.__name__: make for make in (products.matmul, products.matmul_nt, products.matmul_tn, products.batch_matmul)
 }
 """Kind of op -> what makes its products, for cuBLASLt."""

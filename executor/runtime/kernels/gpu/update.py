@@ -33,31 +33,32 @@ class AdamTensor:
 
 @dataclass(frozen=True, slots=True)
 class AdamShared:
-    """What tensors have in common that are updated at once: figures on the device, number and attributes.
+    """What tensors have in common that are updated at once: figures on the device, and attributes.
 
     `factor` and `lr` are float32 scalars, `step` an int64 one that counts updates, 0 where this one is skipped; where
-    it is None, `number` counts.
+    it is None, the number of the act does.
     """
 
     factor: Array
     lr: Array
     step: Array | None
-    number: int
     attrs: Attrs
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for updates that may be one launch."""
+        """Equal for updates of one number that may be one launch."""
         figures = (self.factor, self.lr, *(() if self.step is None else (self.step,)))
-        return (*map(address_of, figures), self.number, *sorted(self.attrs.items()))
+        return (*map(address_of, figures), *sorted(self.attrs.items()))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AdamUpdate:
-    """One act of AdamW: it may wait for others like it."""
+    """One act of AdamW, whatever its number: it may wait for others like it."""
 
     tensor: AdamTensor
     shared: AdamShared
+    key: tuple[object, ...]
+    """Equal for those that may be one launch."""
 
 
 class WaitingUpdates:
@@ -68,28 +69,22 @@ class WaitingUpdates:
     """
 
     def __init__(self) -> None:
-        self._tensors: list[AdamTensor] = []
-        self._shared: AdamShared | None = None
+        self._updates: list[AdamUpdate] = []
+        self._number = 0
 
-    def add(self, update: AdamUpdate) -> tuple[Launch, ...]:
-        """Takes an act in; the launches that come before it because they are not like it."""
-        tensor, shared = update.tensor, update.shared
-        before: tuple[Launch, ...] = ()
-        if self._shared is not None and (
-            self._shared.key != shared.key or tensor.grad.dtype != self._tensors[0].grad.dtype
-        ):
-            before = self.take()
-        self._shared = shared
-        self._tensors.append(tensor)
-        return before
+    def takes(self, update: AdamUpdate, number: int) -> bool:
+        """Whether an act is like those that wait."""
+        return not self._updates or (self._updates[0].key == update.key and self._number == number)
 
-    def take(self) -> tuple[Launch, ...]:
-        """The launches of all that wait; nothing waits then."""
-        if self._shared is None:
-            return ()
-        found = adamw_tensors(self._tensors, self._shared)
-        self._tensors, self._shared = [], None
-        return found
+    def add(self, update: AdamUpdate, number: int) -> None:
+        """Takes an act in that is like those that wait."""
+        self._updates.append(update)
+        self._number = number
+
+    def take(self) -> tuple[tuple[AdamUpdate, ...], int]:
+        """All that wait, and their number; nothing waits then."""
+        found, self._updates = tuple(self._updates), []
+        return found, self._number
 
 
 def adamw_update(call: Call) -> tuple[AdamUpdate] | None:
@@ -97,22 +92,22 @@ def adamw_update(call: Call) -> tuple[AdamUpdate] | None:
     if element_of(call.updates[0]) != DType.FLOAT32:
         return None
     grad, factor, lr, *step = call.inputs
-    shared = AdamShared(factor, lr, step[0] if step else None, call.number + 1, call.attrs)
-    return (AdamUpdate(AdamTensor(grad, *call.updates), shared),)
+    shared = AdamShared(factor, lr, step[0] if step else None, call.attrs)
+    return (AdamUpdate(AdamTensor(grad, *call.updates), shared, (*shared.key, str(grad.dtype))),)
 
 
 def adamw(call: Call) -> tuple[Launch, ...] | None:
     """The launch of one update that waits for no other."""
     updates = adamw_update(call)
-    return None if updates is None else adamw_tensors([updates[0].tensor], updates[0].shared)
+    return None if updates is None else adamw_tensors([updates[0].tensor], updates[0].shared, call.number)
 
 
-def adamw_tensors(tensors: Sequence[AdamTensor], shared: AdamShared) -> tuple[Launch, ...]:
+def adamw_tensors(tensors: Sequence[AdamTensor], shared: AdamShared, number: int) -> tuple[Launch, ...]:
     """One update of many tensors, whose gradients are of one dtype: a launch for every `TENSORS` of them."""
     attrs = shared.attrs
     rates = [np.float64(float_attr(attrs, key)) for key in ("beta1", "beta2")]
     rest = [np.float32(float_attr(attrs, key)) for key in ("epsilon", "weight_decay")]
-    scalars = (shared.factor, shared.lr, shared.step, np.int64(shared.number), *rates, *rest)
+    scalars = (shared.factor, shared.lr, shared.step)
     found = []
     for first in range(0, len(tensors), TENSORS):
         some = tensors[first : first + TENSORS]
@@ -121,9 +116,16 @@ def adamw_tensors(tensors: Sequence[AdamTensor], shared: AdamShared) -> tuple[La
         columns = [(t.grad, t.param, t.mean, t.square, t.copy) for t in some]
         tables = (Addresses(arrays, TENSORS) for arrays in zip(*columns, strict=True))
         fits = wide([array for column in columns for array in column])
-        arguments = (*tables, _counts(sizes), _counts(begins), *scalars, fits)
-        found.append(Launch(adamw.__name__, element_of(some[0].grad), (begins[-1], 1, 1), arguments))
+        before = (*tables, _counts(sizes), _counts(begins), *scalars)
+        arguments = (*before, _count(number), *rates, *rest, fits)
+        by_number = ((len(before), _count),) if shared.step is None else ()
+        found.append(Launch(adamw.__name__, element_of(some[0].grad), (begins[-1], 1, 1), arguments, by_number))
     return tuple(found)
+
+
+def _count(number: int) -> np.generic:
+    """Which update an act is, by its own number."""
+    return np.int64(number + 1)
 
 
 def _counts(figures: Sequence[int]) -> np.void:

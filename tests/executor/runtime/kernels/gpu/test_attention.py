@@ -88,7 +88,7 @@ def test_graphs_mean_what_the_op_means(element: DType) -> None:
         right = wanted(call, kind)
         for act in acts(kind, call):
             assert plans.takes(act)
-            plans.run(act, STREAM, Workspace(np))
+            plans.bind(act, Workspace(np))(STREAM)
         errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
         assert max(errors) <= TOLERANCES[element], (kind, errors)
 
@@ -127,7 +127,7 @@ def test_a_graph_is_built_once_and_runs_on_the_stream_that_is_given() -> None:
     for _ in range(3):
         for act in acts("attention", call_of(next(forward()), DType.BFLOAT16)):
             assert plans.takes(act)
-            plans.run(act, STREAM, scratch)
+            plans.bind(act, scratch)(STREAM)
     assert len(library.calls) == 1
     assert library.streams == [STREAM] * 3
     assert [array.nbytes for array in scratch.arrays.values()] == [WORKSPACE_NBYTES]
@@ -141,7 +141,7 @@ def test_what_cudnn_has_no_kernel_for_is_said_once() -> None:
     assert [plans.takes(act), plans.takes(act)] == [False, False]
     assert plans.refused == ["q[2, 3, 5, 8] forward: no engine"]
     with pytest.raises(EnvironmentLacks):
-        plans.run(act, STREAM, Workspace(np))
+        plans.bind(act, Workspace(np))(STREAM)
 
 
 def test_masks_are_by_the_corner_that_the_diagonal_starts_from() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from executor.runtime.kernels.gpu.elementwise import (
     scaled_cast,
     to_e4m3,
 )
+from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.program import ELEMENTS
 from executor.runtime.kernels.gpu.update import AdamShared, AdamTensor, WaitingUpdates, adamw_tensors, adamw_update
 from strategy.graph.ops import op_definition
@@ -109,7 +112,7 @@ def test_many_tensors_are_updated_at_once_and_their_copies_follow(element: DType
         inputs = (grad.astype(np.float64), np.float64(0.5), np.float64(np.float32(1e-2)))
         op_definition("adamw").run(Call(np, attrs, inputs, (), tuple(right), (box,), (), Workspace(np), 6))
         rights.append(right)
-    launches = adamw_tensors(tensors, AdamShared(factor, lr, None, 7, attrs))
+    launches = adamw_tensors(tensors, AdamShared(factor, lr, None, attrs), 6)
     assert [launch.grid[0] for launch in launches] == [36, 6]
     run(build(element), launches)
     for tensor, right in zip(tensors, rights, strict=True):
@@ -127,6 +130,14 @@ def update(figures: tuple[Array, Array], seed: int, number: int, decay: float = 
     return Call(np, attrs, inputs, (), state, (((0, 50 + seed),),) * 3, (), Workspace(np), number)
 
 
+def numbered(launch: Launch, number: int) -> Launch:
+    """A launch with what follows from the number of the act."""
+    arguments = list(launch.arguments)
+    for position, figure in launch.by_number:
+        arguments[position] = figure(number)
+    return replace(launch, arguments=tuple(arguments))
+
+
 def test_updates_that_follow_one_another_are_one_launch() -> None:
     """Of one step and with one set of attributes, up to as many as a launch has room for; each as by itself."""
     figures = (np.float32([0.5]).reshape(()), np.float32([1e-2]).reshape(()))
@@ -134,15 +145,29 @@ def test_updates_that_follow_one_another_are_one_launch() -> None:
     calls = [update(figures, seed, 4) for seed in range(30)]
     calls += [update(figures, 40, 5), update(figures, 41, 5, decay=0.0), update(others, 42, 5, decay=0.0)]
     waiting, groups = WaitingUpdates(), []
-    for call in calls:
+    for index, call in enumerate(calls):
         (one,) = adamw_update(call) or ()
-        groups += [list(waiting.add(one))]
-    groups += [list(waiting.take())]
-    assert [len(group) for group in groups if group] == [2, 1, 1, 1]
-    assert [index for index, group in enumerate(groups) if group] == [30, 31, 32, 33]
-    assert waiting.take() == ()
+        if not waiting.takes(one, call.number):
+            groups.append((index, *waiting.take()))
+        waiting.add(one, call.number)
+    groups.append((len(calls), *waiting.take()))
+    assert [(index, len(some), number) for index, some, number in groups] == [
+        (30, 30, 4),
+        (31, 1, 5),
+        (32, 1, 5),
+        (33, 1, 5),
+    ]
+    assert waiting.take()[0] == ()
     rights = [wanted(call, "adamw") for call in calls]
-    run(build(DType.FLOAT32), [launch for group in groups for launch in group])
+    launches = [
+        adamw_tensors([one.tensor for one in some], some[0].shared, number - 1)  # of the step before: it is told later
+        for _, some, number in groups
+    ]
+    assert list(map(len, launches)) == [2, 1, 1, 1]
+    run(
+        build(DType.FLOAT32),
+        [numbered(one, number) for (_, _, number), some in zip(groups, launches, strict=True) for one in some],
+    )
     for call, right in zip(calls, rights, strict=True):
         errors = [error_per_row(*pair) for pair in zip(call.updates, right, strict=True)]
         assert max(errors) <= TOLERANCES[DType.FLOAT32]

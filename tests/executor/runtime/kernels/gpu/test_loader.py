@@ -69,7 +69,7 @@ def test_structs_are_arrays_of_one_element_with_what_they_hold(cubins: Path) -> 
     xp, x = HostCupy(), np.zeros(4, np.float32)
     loaded = LoadedKernels(xp, cubins)
     struct = np.void(np.arange(16).tobytes())
-    loaded.launch(Launch("adamw", DType.FLOAT32, (1, 1, 1), (Addresses((x, None), 3), struct, np.int32(5), None)))
+    loaded.bind(Launch("adamw", DType.FLOAT32, (1, 1, 1), (Addresses((x, None), 3), struct, np.int32(5), None)))(0)
     ((_, (addresses, figures, five, null)),) = xp.launched
     assert np.frombuffer(addresses.tobytes(), np.uint64).tolist() == [x.ctypes.data, 0, 0]
     assert (addresses.size, figures.size, addresses.dtype.itemsize) == (1, 1, 24)
@@ -93,7 +93,7 @@ def test_an_act_with_kernels_reaches_them(monkeypatch: pytest.MonkeyPatch, cubin
     kernels, xp = open_backend(monkeypatch, cubins)
     call = trials(kind)[1].call(DType.BFLOAT16)
     right = wanted(call, kind)
-    kernels.run(op_definition(kind), call)
+    kernels.bind(op_definition(kind), call).run()
     assert xp.launched
     assert xp.synchronised == 0
     kernels.wait()
@@ -117,7 +117,7 @@ def test_an_act_of_a_library_reaches_it(monkeypatch: pytest.MonkeyPatch, cubins:
     kernels, xp = open_backend(monkeypatch, cubins)
     call = LIBRARIES[kind].call(DType.BFLOAT16)
     right = wanted(call, kind)
-    kernels.run(op_definition(kind), call)
+    kernels.bind(op_definition(kind), call).run()
     assert (xp.launched, xp.synchronised) == ([], 0)
     errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
     assert max(errors) <= TOLERANCES[DType.BFLOAT16]
@@ -146,7 +146,7 @@ def test_an_act_asks_its_scratch_for_what_its_kernels_declare(
         right = wanted(call, kind)
         sizes = kernels.scratch(definition, call)
         anew, kept = (xp.empty((sum(-(-n // 256) * 256 for n in some),), "uint8") for some in (sizes.anew, sizes.kept))
-        kernels.run(definition, replace(call, workspace=AssignedScratch(xp, kind, anew, kept)))
+        kernels.bind(definition, replace(call, workspace=AssignedScratch(xp, kind, anew, kept))).run()
         errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
         assert max(errors) <= TOLERANCES[DType.BFLOAT16]
         seen += sum((*sizes.anew, *sizes.kept)) > 0
@@ -160,7 +160,7 @@ def test_what_a_library_refuses_is_the_array_modules(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(kernels._acts, "_attention", AttentionPlans(refusing))
     call = LIBRARIES["attention"].call(DType.BFLOAT16)
     right = wanted(call, "attention")
-    kernels.run(op_definition("attention"), call)
+    kernels.bind(op_definition("attention"), call).run()
     assert len(refusing.calls) == 1
     errors = [error_per_row(*pair) for pair in zip(call.outputs, right, strict=True)]
     assert max(errors) <= TOLERANCES[DType.BFLOAT16]
@@ -175,12 +175,12 @@ def test_updates_wait_for_one_another_and_for_nothing_else(
     updates = [trial.call(DType.FLOAT32) for trial in (trials("adamw")[0], trials("adamw")[2])]
     figures = updates[0].inputs[1:]
     for call in updates:
-        kernels.run(op_definition("adamw"), replace(call, inputs=(call.inputs[0], *figures)))
+        kernels.bind(op_definition("adamw"), replace(call, inputs=(call.inputs[0], *figures))).run()
     assert (xp.launched, xp.synchronised) == ([], 0)
     x = xp.asarray(np.ones(4, np.float32))
     if ahead_of == "run":
         silu = trials("silu")[0].call(DType.FLOAT32)
-        kernels.run(op_definition("silu"), silu)
+        kernels.bind(op_definition("silu"), silu).run()
     elif ahead_of == "download":
         kernels.download(x, np.zeros(4, np.float32))
     else:
@@ -195,7 +195,7 @@ def test_an_act_without_kernels_is_the_array_modules(monkeypatch: pytest.MonkeyP
     kernels, xp = open_backend(monkeypatch, cubins)
     x, y = np.array([-1.0, 2.0]), np.empty(2)
     call = Call(xp, {}, (x,), (y,), (), (((0, 2),),), (((0, 2),),), Workspace(xp))
-    kernels.run(op_definition("relu"), call)
+    kernels.bind(op_definition("relu"), call).run()
     assert y.tolist() == [0, 2]
     assert xp.launched == []
 

@@ -19,6 +19,8 @@ from strategy.base.errors import EnvironmentLacks, InputError
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Workspace
 from strategy.sbp.tensor import DType
+from tests.support.cuda_on_host.device import build
+from tests.support.cuda_on_host.device import run as run_launches
 from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
 from tests.support.cuda_on_host.signatures import checked_in, installed
 from tests.support.cuda_on_host.trials import TOLERANCES, Trial, error_per_row, wanted
@@ -34,7 +36,7 @@ def trials(kind: str) -> Iterator[Trial]:
 
 
 def run(product: MatrixProduct, library: HostCublasLt | None = None, *, tf32: bool = False) -> None:
-    ProductPlans(library or HostCublasLt(), tf32=tf32).run(product, STREAM, Workspace(np))
+    ProductPlans(library or HostCublasLt(), tf32=tf32).bind(product, Workspace(np))(STREAM)
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
@@ -47,8 +49,47 @@ def test_products_mean_what_the_op_means(kind: str, element: DType) -> None:
         assert work is not None
         for product in work:
             assert isinstance(product, MatrixProduct)
-            plans.run(product, STREAM, Workspace(np))
+            plans.bind(product, Workspace(np))(STREAM)
         assert error_per_row(call.outputs[0], right) <= TOLERANCES[element]
+
+
+PADDED = {
+    "matmul": ((1100, 1101), (1101, 1103), ["a", "b"], ["out"]),
+    "matmul_nt": ((1100, 1104), (1103, 1104), ["b"], ["out"]),
+    "matmul_tn": ((1104, 1103), (1104, 1104), ["a"], []),
+}
+"""Shapes, and the operands that are copied before and after the product."""
+
+
+@pytest.mark.parametrize("kind", PADDED)
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_rows_of_odd_length_are_copied_to_longer_ones_where_that_pays(kind: str, element: DType) -> None:
+    """Halves alone, and products of many FLOP; a scratch full of NaNs, which zeros take the place of."""
+    *shapes, before, after = PADDED[kind]
+    rng = np.random.default_rng(9)
+    call = Trial(kind, tuple(rng.standard_normal(shape) for shape in shapes)).call(element)
+    given = call.workspace.get
+    (right,), plans = wanted(call, kind), ProductPlans(HostCublasLt())
+    call.workspace.get = lambda *of: (found := given(*of), found.fill(np.nan))[0]  # type: ignore[method-assign]
+    work = work_of(kind, call)
+    assert work is not None
+    copies = [*before, "product", *after] if element.is_half else ["product"]
+    assert [getattr(one, "kernel", "product") for one in work] == [
+        name if name == "product" else "copy_pitched" for name in copies
+    ]
+    for one in work:
+        if isinstance(one, MatrixProduct):
+            _, _, n, k = one.sizes
+            assert not element.is_half or n % 8 == k % 8 == 0
+            plans.bind(one, Workspace(np))(STREAM)
+        else:
+            run_launches(build(element), [one])
+    assert error_per_row(call.outputs[0], right) <= TOLERANCES[element]
+
+
+def test_a_product_of_few_flop_is_left_where_it_is() -> None:
+    (work,) = work_of("matmul", Trial("matmul", (np.ones((9, 301)), np.ones((301, 303)))).call(DType.BFLOAT16)) or ()
+    assert isinstance(work, MatrixProduct)
 
 
 def test_what_is_asked_of_the_library_is_as_recorded() -> None:
@@ -160,7 +201,7 @@ def test_a_product_is_planned_once_for_each_shape_and_alignment() -> None:
         return MatrixProduct(a, b, room[2048 : 2048 + rows * 8].reshape(rows, 8))
 
     for first, rows in ((0, 4), (64, 4), (1, 4), (0, 5), (64, 5)):
-        plans.run(product(first, rows), STREAM, Workspace(np))
+        plans.bind(product(first, rows), Workspace(np))(STREAM)
     assert sum(call.startswith("plan") for call in library.calls) == 3
     assert [call for call in library.calls if call.startswith("matmul")] == [
         f"matmul by plan on stream {STREAM} with 4096 bytes of workspace"
