@@ -144,6 +144,12 @@ MUTANTS: Mapping[str, Mutant] = {
     "foreign indices are not left out": Mutant(
         "gather.cu", "local >= 0 && local < held ?", "local >= 0 ?", "gather", ("gather.cu",)
     ),
+    "words without the index are not cleared": Mutant(
+        "gather.cu", "words[word + threadIdx.x % WARP] = 0;", "", "gather_grad", ("gather.cu",)
+    ),
+    "indices behind the vectors are not looked at": Mutant(
+        "gather.cu", "bool alike = place < count;", "bool alike = false;", "gather_grad", ("gather.cu",)
+    ),
     "places are listed before they are marked": Mutant(
         "gather.cu", "    __syncthreads();\n    const int count", "    const int count", "gather_grad", ("gather.cu",)
     ),

@@ -327,8 +327,8 @@ def _gather(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     if kind == "gather_grad":  # more places than a block looks at at once
         indices = np.zeros(2**13 + 40, np.int32)
         indices[[3, 40, 41, 42, 8191, 8192, 8200]], indices[[2, 8230]] = 5, 6
-        dy, attrs = rng.standard_normal((indices.size, 3)), {"axis": 0, "rows": 14}
-        yield Trial(kind, (indices, dy), attrs=attrs, output_boxes=(((4, 8), (0, 3)),), results=((4, 3),))
+        dy, attrs = rng.standard_normal((indices.size, 8)), {"axis": 0, "rows": 14}
+        yield Trial(kind, (indices, dy), attrs=attrs, output_boxes=(((4, 8), (0, 8)),), results=((4, 8),))
 
 
 def _adamw(kind: str, rng: np.random.Generator) -> Iterator[Trial]:

@@ -14,7 +14,7 @@ Launches = tuple[Launch, ...]
 
 HELD = 2
 """Packs of a row that a thread of a gradient's kernel holds."""
-_BLOCKS = 512
+_BLOCKS = 256
 """Of such a kernel, where there are rows enough: fixed, so that a sum has one order on every device."""
 _LEAST_TURNS = 4
 """Rows, one after the other, that such a block is worth while for."""

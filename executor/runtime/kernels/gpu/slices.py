@@ -36,7 +36,7 @@ def gather_grad(call: Call) -> tuple[Launch, ...] | None:
     if before > _MOST_ALONG_Z:
         return None
     begin, end = call.output_boxes[0][axis]
-    fits = wide((dy, out), after)
+    fits = np.int32(wide((dy, out), after) and wide((indices,)))
     grid = (indices.size, _stretches(dy, after, fits), before)
     figures = (np.int64(begin), np.int64(end - begin), np.int64(after), fits)
     arguments = (indices, np.int32(indices.dtype.itemsize), dy, out, *figures)

@@ -48,12 +48,33 @@ struct Matches {
 };
 
 template <class Integer>
+__device__ inline void mark_word(const Integer *indices, Index count, Index index, int word, unsigned *words) {
+  const int place = word * WARP + threadIdx.x % WARP;
+  const unsigned lanes = __ballot_sync(ALL_LANES, place < count && indices[place] == index);
+  if (threadIdx.x % WARP == 0) words[word] = lanes;
+}
+
+// Marks the places of an index. Of indices that lie at a multiple of sixteen bytes a warp first looks at several words'
+// at once, for most have none.
+template <bool WIDE, class Integer>
 __device__ inline void mark(const Integer *indices, Index count, Index index, unsigned *words) {
-#pragma unroll 8
-  for (int word = threadIdx.x / WARP; word < BLOCK; word += WARPS) {
-    const int place = word * WARP + threadIdx.x % WARP;
-    const unsigned lanes = __ballot_sync(ALL_LANES, place < count && indices[place] == index);
-    if (threadIdx.x % WARP == 0) words[word] = lanes;
+  constexpr int EACH = WIDE ? sizeof(uint4) / sizeof(Integer) : 1;
+#pragma unroll 4
+  for (int word = threadIdx.x / WARP * EACH; word < BLOCK; word += WARPS * EACH) {
+    const int place = word * WARP + threadIdx.x % WARP * EACH;
+    bool alike = place < count;
+    if (WIDE && place + EACH <= count) {
+      const uint4 vector = *reinterpret_cast<const uint4 *>(indices + place);
+      Integer some[EACH];
+      memcpy(some, &vector, sizeof some);
+      alike = false;
+      for (int j = 0; j < EACH; ++j) alike |= some[j] == index;
+    }
+    if (__ballot_sync(ALL_LANES, alike)) {
+      for (int j = 0; j < EACH; ++j) mark_word(indices, count, index, word + j, words);
+    } else if (threadIdx.x % WARP < EACH) {
+      words[word + threadIdx.x % WARP] = 0;
+    }
   }
 }
 
@@ -85,9 +106,9 @@ __device__ inline void gather_add_row(const void *indices, int index_nbytes, Ind
   float sums[W] = {};
   for (Index tile = 0; tile < taken; tile += TILE) {
     if (index_nbytes == 8)
-      mark(static_cast<const Index *>(indices) + tile, taken - tile, index, matches.words);
+      mark<(W > 1)>(static_cast<const Index *>(indices) + tile, taken - tile, index, matches.words);
     else
-      mark(static_cast<const int *>(indices) + tile, taken - tile, index, matches.words);
+      mark<(W > 1)>(static_cast<const int *>(indices) + tile, taken - tile, index, matches.words);
     __syncthreads();
     const int count = list_places(matches);
     if (count && tile + matches.places[0] < first) return;  // the same in every thread
