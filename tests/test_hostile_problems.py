@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.long_parameters import long_but
+
 ROOT = Path(__file__).parent.parent
 MEASURED = """
 import atexit, pathlib, resource, sys, time
@@ -116,23 +118,26 @@ def _folder(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "words"),
-    [
-        ("zeros.json.gz", _zeros, "too long (expected at most 268435456 bytes of JSON)"),
-        ("spaces.json.gz", _spaces, "not an iopddl problem"),
-        ("brackets.json.gz", _brackets, "too long"),
-        ("balanced.json", _balanced_brackets, "not an iopddl problem"),
-        ("lists.json.gz", _empty_lists, "too many lists"),
-        ("numbers.json.gz", _numbers, "too many numbers"),
-        ("most.json.gz", _most_numbers, "not an iopddl problem"),
-        ("nodes.json", _faulty_nodes, "nodes.intervals[0] is [2, 1]"),
-        ("twice.json.gz", _keys_twice, "key 'costs' is given"),
-        ("string.json", _long_string, "not an iopddl problem"),
-        ("number.json", _long_number, "Integer value out of range - at `$.problem.usage_limit`"),
-        ("truncated.json.gz", _truncated, "is the file complete?"),
-        ("empty.json", _empty, "not an iopddl problem"),
-        ("empty.json.gz", _empty_packed, "not an iopddl problem"),
-        ("folder.json", _folder, "cannot be read: Is a directory"),
-    ],
+    long_but(
+        [
+            ("zeros.json.gz", _zeros, "too long (expected at most 268435456 bytes of JSON)"),
+            ("spaces.json.gz", _spaces, "not an iopddl problem"),
+            ("brackets.json.gz", _brackets, "too long"),
+            ("balanced.json", _balanced_brackets, "not an iopddl problem"),
+            ("lists.json.gz", _empty_lists, "too many lists"),
+            ("numbers.json.gz", _numbers, "too many numbers"),
+            ("most.json.gz", _most_numbers, "not an iopddl problem"),
+            ("nodes.json", _faulty_nodes, "nodes.intervals[0] is [2, 1]"),
+            ("twice.json.gz", _keys_twice, "key 'costs' is given"),
+            ("string.json", _long_string, "not an iopddl problem"),
+            ("number.json", _long_number, "Integer value out of range - at `$.problem.usage_limit`"),
+            ("truncated.json.gz", _truncated, "is the file complete?"),
+            ("empty.json", _empty, "not an iopddl problem"),
+            ("empty.json.gz", _empty_packed, "not an iopddl problem"),
+            ("folder.json", _folder, "cannot be read: Is a directory"),
+        ],
+        *(at for at in range(15) if at != 2),
+    ),
 )
 def test_a_hostile_file_is_refused_quickly_and_in_little_memory(
     tmp_path: Path, name: str, make: Callable[[Path], None], words: str

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,19 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("strategy", "simulator", "executor", "experiments")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a source: most checks look through all of them."""
+    return ast.parse(path.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_of_this_file_alone() -> Iterator[None]:
+    """They take 200 MB."""
+    yield
+    parsed.cache_clear()
 
 
 def tracked() -> list[Path]:
@@ -75,7 +89,7 @@ def test_the_entry_can_be_the_script() -> None:
 def test_nothing_of_the_house_uses_pickle_eval_or_a_shell() -> None:
     found = []
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
                 wrong = {"pickle", "marshal", "shelve", "dill", "cloudpickle"} & {n.partition(".")[0] for n in names}
@@ -242,9 +256,8 @@ def inspected(tree: ast.AST) -> Iterator[ast.expr]:
             yield from [node] * is_kind(node.func.value)
 
 
-def known_kinds(source: str) -> set[str]:
+def known_kinds(tree: ast.AST) -> set[str]:
     """What a file says of the kinds of ops, other than what it emits."""
-    tree = ast.parse(source)
     legal = {id(node) for node in emitted(tree)}
     words = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in REGISTRY)
     return {repr(node.value) for node in words if id(node) not in legal} | {ast.unparse(n) for n in inspected(tree)}
@@ -270,7 +283,7 @@ def known_kinds(source: str) -> set[str]:
     ],
 )
 def test_what_knows_a_kind_is_seen(source: str) -> None:
-    assert known_kinds(source)
+    assert known_kinds(ast.parse(source))
 
 
 @pytest.mark.parametrize(
@@ -288,7 +301,7 @@ def test_what_knows_a_kind_is_seen(source: str) -> None:
     ],
 )
 def test_what_emits_an_op_may_name_its_kind(source: str) -> None:
-    assert known_kinds(source) == set()
+    assert known_kinds(ast.parse(source)) == set()
 
 
 def test_what_an_op_is_is_known_by_its_definition_alone() -> None:
@@ -297,7 +310,7 @@ def test_what_an_op_is_is_known_by_its_definition_alone() -> None:
     for path in SOURCES:
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(("strategy/graph/ops/", *TRANSLATORS)):
-            found[name] = known_kinds(path.read_text())
+            found[name] = known_kinds(parsed(path))
     unused = {(exception, word) for exception in KINDS_KNOWN for word in words_of(exception)}
     wrong = []
     for name, words in found.items():
@@ -372,7 +385,7 @@ def test_no_name_is_taken_apart() -> None:
     used, found = set(), []
     for path in SOURCES:
         where = path.relative_to(ROOT).as_posix()
-        lines = names_taken_apart(ast.parse(path.read_text()))
+        lines = names_taken_apart(parsed(path))
         known = next((start for start in PARSED_NAMES if where == start or where.startswith(f"{start}/")), None)
         if lines and known is not None:
             used.add(known)
@@ -413,8 +426,9 @@ PLUGINS = {
 
 def test_every_extra_is_imported_by_something() -> None:
     imported: set[str] = set()
-    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+    trees = itertools.chain(map(parsed, SOURCES), (ast.parse(p.read_text()) for p in (ROOT / "tests").rglob("*.py")))
+    for tree in trees:
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 imported.update(alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -462,7 +476,7 @@ def module_of(path: Path) -> str:
 def imported_by(path: Path, known: set[str]) -> set[str]:
     """The modules of the house that a module imports anywhere, with the packages that they are in."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -524,7 +538,7 @@ def test_the_rooms_of_the_request_are_those_of_the_architecture() -> None:
     rows = re.findall(r"^\| `([a-z/]+)` \| (.*) \|$", told, re.MULTILINE)
     listed = [f"strategy/{package}/{name}" for package, names in rows for name in re.findall(r"`(\w+\.py)`", names)]
     sources = [path for path in SOURCES if path.is_relative_to(ROOT / "strategy")]
-    rooms = [path.relative_to(ROOT).as_posix() for path in sources if takes(ast.parse(path.read_text()), "Request")]
+    rooms = [path.relative_to(ROOT).as_posix() for path in sources if takes(parsed(path), "Request")]
     assert sorted(listed) == sorted(rooms)
     assert f"all of them, {len(rooms)}," in told
 
@@ -557,7 +571,7 @@ def public_classes(tree: ast.Module) -> set[str]:
 def test_a_class_name_is_one_thing() -> None:
     modules: dict[str, int] = {}
     for path in SOURCES:
-        for name in public_classes(ast.parse(path.read_text())):
+        for name in public_classes(parsed(path)):
             modules[name] = modules.get(name, 0) + 1
     assert {name for name, count in modules.items() if count > 1} == set(TWICE)
 
@@ -593,7 +607,7 @@ def test_a_constant_stands_once() -> None:
     seen: set[tuple[str, str]] = set()
     twice: set[str] = set()
     for path in SOURCES:
-        own = set(constants(ast.parse(path.read_text())))
+        own = set(constants(parsed(path)))
         twice |= {name for name, _ in own & seen}
         seen |= own
     assert twice == set(CONSTANTS_TWICE)
@@ -628,7 +642,7 @@ def test_names_are_words_of_the_field() -> None:
     found = []
     for path in SOURCES:
         where = path.relative_to(ROOT).as_posix()
-        names = [path.stem, *public_names(ast.parse(path.read_text()))]
+        names = [path.stem, *public_names(parsed(path))]
         found += [f"{where}: {name}" for name in names if words_of_name(name) & NOT_OUR_WORDS]
     for path in (ROOT / "tests").rglob("*.py"):
         found += [path.relative_to(ROOT).as_posix()] if words_of_name(path.stem) & NOT_OUR_WORDS else []
@@ -678,7 +692,7 @@ def test_values_are_values() -> None:
     """What is frozen cannot change inside, and nothing is told from another by its address."""
     found: list[str] = []
     for path in SOURCES:
-        where, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+        where, tree = path.relative_to(ROOT).as_posix(), parsed(path)
         found += [f"{where}: {field}" for field in changeable_fields(tree)]
         found += [f"{where}:{line}: id" for line in id_calls(tree)]
     assert found == []

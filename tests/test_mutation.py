@@ -13,11 +13,12 @@ import pytest
 from strategy.plan.plan import Plan, plan_text
 from strategy.plan.verify import verify
 from tests.campaigns.mutation import MUTATIONS, judge, mutable_plan, mutants
+from tests.support.long_parameters import long_but
 
 plan_of = cache(mutable_plan)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", long_but(range(3), 0))
 def test_a_mutant_is_refused_by_name_or_changes_nothing(seed: int) -> None:
     plan = plan_of(seed)
     assert verify(plan) == []

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +44,8 @@ BoolArray = npt.NDArray[np.bool_]
 Reading = tuple[tuple[OpClass, tuple[int, ...]], ...]
 """Classes that read a value, each with its positions."""
 
-_USED = Table(np.array([0, 1]))
-"""How often the price of a copy is paid where it is unused, and where it is used."""
+_USED = Table(np.array([False, True]))
+"""Whether the price of a copy is paid where it is unused, and where it is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +325,9 @@ class _Copies:
                 self._share(bundle, layout, reads, self._converted(bundle, bundle.writer, self.memory, layout))
         elif len(bundle.readers) == 1:
             ((reader, _),) = bundle.readers
-            for layout, prices in self._prices(bundle, bundle.writer, layouts):
-                table = self.builder.once(_paid, prices, reads[0][layout])
-                self.builder.add_edge(bundle.writer.found.index, reader.index, table)
+            paid = ((prices, reads[0][layout]) for layout, prices in self._prices(bundle, bundle.writer, layouts))
+            table = self.builder.once(_paid, *itertools.chain.from_iterable(paid))
+            self.builder.add_edge(bundle.writer.found.index, reader.index, table)
         else:
             for layout, prices in self._prices(bundle, bundle.writer, layouts):
                 node = self.builder.add_node(_name(bundle, layout), [0, 0])
@@ -476,9 +477,18 @@ def _nbytes(space: SearchSpace, spec: TensorSpec, layout: NdSbp) -> int:
     return piece_specs([spec], [layout], space.mesh)[0].nbytes
 
 
-def _paid(prices: IntArray, often: IntArray) -> IntArray:
-    """(sources, choices): prices, (sources,), where choices want what they are of."""
-    table: IntArray = prices[:, None] * (often if prices.ndim == 1 else often[:, None])
+def _paid(*parts: npt.NDArray[Any]) -> IntArray:
+    """(sources, choices): what each choice pays for all layouts that it wants.
+
+    All of them at once: a table of each layout, and of each sum of some, would take gigabytes on three axes.
+
+    Args:
+        parts: the prices of a layout, (sources,), and which choices want it, in turn for all layouts.
+    """
+    prices, wants = parts[::2], parts[1::2]
+    table: IntArray = np.zeros((len(prices[0]), len(wants[0]), *prices[0].shape[1:]), np.int64)
+    for each, wanting in zip(prices, wants, strict=True):
+        table[:, wanting] = np.minimum(table[:, wanting] + each[:, None], FORBIDDEN)
     return table
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from executor.checkpoint import Checkpoint
 from executor.data.text import Corpus
@@ -41,6 +43,7 @@ from strategy.program.feed import BLOCKS
 from strategy.program.program import ActKind, Program
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
+from strategy.search import search as search_module
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate, solved_as
 from strategy.search.candidate.simulated_plan import Simulate, SimulatedStep, simulated_plan
 from strategy.space.candidate_space import space_of
@@ -83,6 +86,14 @@ def request(
 def no_simulation(program: Program) -> SimulatedStep:
     """Stands in where the simulated time does not matter."""
     return SimulatedStep(1.0, 0.5)
+
+
+@contextmanager
+def exchange_left_alone() -> Iterator[None]:
+    """Searches choose no buckets of gradients, which is half of what a small one does; also a decorator of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "with_exchange", lambda request, plan, simulate, budget: plan)
+        yield
 
 
 def simulated(program: Program) -> SimulatedStep:

@@ -25,6 +25,7 @@ from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import pipelined
 from strategy.search.template.template_solve import CLOSE_ENOUGH
 from strategy.space.candidate_space import free_rules, space_of
+from strategy.space.problem_builder import LinearProblem, ProblemBuilder
 from strategy.space.request import Request
 from strategy.space.short_model import expanded, shortened
 from strategy.space.space import SearchSpace
@@ -123,6 +124,21 @@ def test_bytes_that_count_make_less_of_them() -> None:
     assert held[:3] == sorted(held[:3], reverse=True)
     assert held[2] < held[0]
     assert held[3] <= held[2], "though times count next to nothing beside so many bytes"
+
+
+def test_tables_that_are_made_take_no_more_memory_than_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edge is of dozens of layouts, on three axes of hundreds: one table is made of all of them."""
+    asked = request(4, Training(global_batch=8), model=GPT, backend="cuda")
+    config = PlanConfig(2, 2, 1, 2, 2, schedule=Schedule.ONE_F_ONE_B, zero_stage=3)
+    made_bytes, linear = list[int](), ProblemBuilder.linear
+
+    def counted(builder: ProblemBuilder, name: str, weights: int) -> LinearProblem:
+        made_bytes.append(sum(table.numbers.nbytes for table in builder._tables.values()))
+        return linear(builder, name, weights)
+
+    monkeypatch.setattr(ProblemBuilder, "linear", counted)
+    found = template(asked, config)
+    assert 0 < sum(made_bytes) < found.problem.linear.cells.nbytes
 
 
 def test_one_stage_keeps_mesh_and_batch() -> None:

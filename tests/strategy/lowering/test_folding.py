@@ -155,6 +155,13 @@ def test_ranks_of_experts_fold(axes: tuple[str, str], monkeypatch: pytest.Monkey
     assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
 
 
+def test_stages_that_nodes_part_in_other_ways_send_what_they_send_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of six ranks: the first and the last of three stages are inside of one, that between them is cut in two."""
+    whole, folded = programs_of(plan_of(1, 4, 3, model=replace(EVEN, layers=3), per_node=6), monkeypatch)
+    assert len(folded.alike) == 12
+    assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
+
+
 def test_ranks_that_hold_unlike_pieces_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strategy.lowering.folding.UNEVEN_NBYTES", 0)
     whole, folded = programs_of(plan_of(2, 2, 2, model=UNEVEN), monkeypatch)

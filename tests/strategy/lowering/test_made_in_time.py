@@ -78,6 +78,25 @@ def test_what_is_gathered_again_does_not_hold_up_what_is_gathered_of_a_cast() ->
     assert drawn(actions, lists, [0, 1, 2, 3], layers) == "g1 g2 | cast inside1 f1 | inside2 f2 | f3"
 
 
+def test_what_is_made_for_several_stands_before_the_first_of_them() -> None:
+    """Of an act with two results, and of a cast that is gathered again for a later layer and read before that."""
+    two = [gather("g", (0,), (1,)), act("cast", (1,), (2, 3)), act("f1", (3,), (4,)), act("f2", (2, 4), (5,))]
+    assert drawn(two, [[0, 1], [2], [3]], [0, 1, 2], [None, None, 0, 1]) == "g | cast f1 | f2"
+    again = [
+        gather("g", (0,), (1,)),
+        act("cast", (1,), (2,)),
+        gather("again", (2,), (3,)),
+        act("f1", (2,), (4,)),
+        act("f2", (4,), (5,)),
+        act("f3", (5,), (6,)),
+        act("f4", (3, 6), (7,)),
+    ]
+    lists, order, layers = [[0, 1, 2], [3], [4], [5], [6]], [0, 1, 2, 3, 4], [None, None, None, 0, 1, 2, 3]
+    assert drawn(again, lists, order, layers) == "g | cast f1 | f2 | again f3 | f4"
+    later = [*again[:3], act("f1", (8,), (4,)), *again[4:6], act("f4", (2, 3, 6), (7,))]
+    assert drawn(later, lists, order, layers) == "g | f1 | f2 | cast again f3 | f4"
+
+
 def test_what_another_stage_waits_for_is_not_put_off() -> None:
     actions = [
         gather("g", (0,), (1,)),

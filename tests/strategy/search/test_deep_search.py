@@ -44,7 +44,7 @@ from strategy.space.candidates import SCHEDULES
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import simulated
+from tests.support.small_plans import exchange_left_alone, simulated
 
 DEEP = GptConfig(layers=8, width=512, heads=8, sequence=256, vocabulary=1024)
 
@@ -122,6 +122,7 @@ def test_bounds_are_below_what_is_found(answer: SearchResult) -> None:
     assert bound <= answer.plan.claims.objective_s * 1e9
 
 
+@exchange_left_alone()
 def test_pins_hold() -> None:
     pins = Pins(dp=2, tp=4, pp=2, micro_batch=1, schedule=Schedule.ZB_H1, recompute=Recompute.SELECTIVE, zero_stage=0)
     config = found_with(asked(pins=pins)).plan.config
@@ -169,7 +170,7 @@ def test_a_signal_after_refining_leaves_the_answer(work: str, monkeypatch: pytes
         return do(*args)
 
     monkeypatch.setattr(module, work, interrupted)
-    found = found_with(asked(pins=Pins(dp=2, tp=4, pp=2, micro_batch=1, recompute=Recompute.NONE)))
+    found = found_with(asked(pins=Pins(dp=4, tp=1, pp=4, micro_batch=1, recompute=Recompute.NONE)))
     assert (found.interrupted, raised) == (True, [True])
     assert verify(found.plan) == []
     assert replayed_bound(found.plan) is not None
@@ -219,6 +220,7 @@ HEAVY = GptConfig(layers=8, width=2048, heads=16, sequence=1024, vocabulary=2**1
 """With a head that takes longer than several layers."""
 
 
+@exchange_left_alone()
 def test_the_stage_of_the_head_has_fewer_layers() -> None:
     pins = Pins(dp=4, tp=1, pp=4, micro_batch=1, schedule=Schedule.ONE_F_ONE_B)
     plan = found_with(replace(asked(batch=32, pins=pins), model=HEAVY, incumbents=False)).plan
@@ -248,6 +250,7 @@ def test_the_order_of_the_axes_turns_with_the_links() -> None:
     assert replayed_bound(other) is not None
 
 
+@exchange_left_alone()
 def test_parameters_are_gathered_inside_of_nodes_where_links_between_them_are_slow() -> None:
     """Rather than among all ranks, if none has to; and the bound is replayed."""
     pins = Pins(tp=1, pp=1, micro_batch=1, recompute=Recompute.NONE, zero_stage=3)
@@ -384,13 +387,13 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
     assert not known.complete
 
 
-@pytest.mark.parametrize("share", [1.0, 0.9])
-def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(share: float) -> None:
+@pytest.mark.parametrize(("tp", "share"), long_but([(1, 1.0), (2, 0.9), (2, 1.0)], 0))
+def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(tp: int, share: float) -> None:
     """A cut that weighs a little what has no price would hold nothing: a bound has as much of that as it takes."""
     request = asked(batch=32, limit=2**50, pins=Pins(recompute=Recompute.NONE))
     work, short = least_work(request), shortened(request.model)
     assert short is not None
-    group = next(one for one in mesh_groups(request, work) if (one.config.tp, one.config.pp) == (2, 4))
+    group = next(one for one in mesh_groups(request, work) if (one.config.tp, one.config.pp) == (tp, 4))
 
     def refined(limit: int) -> tuple[Refinement, Box]:
         found = Refinement(replace(request, memory_limit_bytes=limit), short, work, [group], Budget.of(600), None)
