@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class StrictStream:
 
     queue: Queue
     place: int
+    awaited: dict[StrictEvent, int] = field(default_factory=dict)
+    """Events that it has waited for, and how often they had been recorded then."""
 
 
 class StrictDevice:
@@ -184,9 +186,11 @@ class StrictDevice:
         self._give(stream, Job(run))
 
     def wait(self, stream: StrictStream, event: StrictEvent) -> None:
-        """Let a stream wait."""
-        self.order.learn(stream.place, nothing() if event.clock is None else event.clock)
+        """Let a stream wait. Acts that are launched together have one event: who has waited for one, has for all."""
         generation = event.recorded
+        if stream.awaited.get(event) != generation:
+            stream.awaited[event] = generation
+            self.order.learn(stream.place, nothing() if event.clock is None else event.clock)
         self._give(stream, Job(lambda: None, lambda: event.passed >= generation))
 
     def query(self, event: StrictEvent) -> bool:
