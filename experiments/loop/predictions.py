@@ -7,6 +7,9 @@
 In a round all plans take turns on the same ranks, some steps each, in a job of its own. Plans are enumerated, not
 chosen: every family of signatures with every number of micro-batches, pipelines under several schedules. The one that
 is predicted fastest before any even round stands for what a search would choose.
+
+No prediction from odd rounds is closer to the even ones than the machine is to itself: the *noise floor* is the error
+that each plan's own steps of the odd rounds would have as its prediction.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 
@@ -62,10 +66,14 @@ class StoredPrediction:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPlan:
-    """A plan's step: as predicted by the profile alone, and before each even round; counted steps of these rounds."""
+    """A plan's step: as predicted before each even round, and counted in it.
+
+    `repeated_s` is the plan's own median over the odd rounds until then.
+    """
 
     plan: EnumeratedPlan
     predicted_s: tuple[float, ...]
+    repeated_s: tuple[float, ...]
     samples_s: tuple[tuple[float, ...], ...]
 
     @property
@@ -76,7 +84,15 @@ class ScoredPlan:
     @property
     def error(self) -> float:
         """How far off predictions were: of predicted over measured, round by round, the median."""
-        ratios = [predicted / median(steps) for predicted, steps in zip(self.predicted_s, self.samples_s, strict=True)]
+        return self._error_of(self.predicted_s)
+
+    @property
+    def noise(self) -> float:
+        """The same, of the plan's own steps of the odd rounds as its predictions."""
+        return self._error_of(self.repeated_s)
+
+    def _error_of(self, before_s: Sequence[float]) -> float:
+        ratios = [before / median(steps) for before, steps in zip(before_s, self.samples_s, strict=True)]
         return abs(median(ratios) - 1)
 
 
@@ -122,7 +138,7 @@ def run_predictions(
             progress(f"round {number}: predictions stored, SHA-256 {stored[-1].sha256}")
         contenders = [Contender(one.name, one.plan) for one in plans]
         (scored if counts else fitted).append(timed(contenders, ranks, here, blocks=1, steps=steps, progress=progress))
-    return ScoredPlans(tuple(_scores(plans, predicted, scored)), tuple(stored))
+    return ScoredPlans(tuple(_scores(plans, predicted, fitted, scored)), tuple(stored))
 
 
 def enumerated(request: Request, micro_batches: Sequence[int]) -> Iterator[EnumeratedPlan]:
@@ -175,20 +191,29 @@ def store(
 def _scores(
     plans: Sequence[EnumeratedPlan],
     predicted_s: Sequence[Mapping[str, float]],
-    rounds: Sequence[Sequence[Contender]],
+    odd: Sequence[Sequence[Contender]],
+    even: Sequence[Sequence[Contender]],
 ) -> Iterator[ScoredPlan]:
     for at, one in enumerate(plans):
+        own = [found[at].samples_s for found in odd]
+        repeated = (median(chain.from_iterable(own[:until])) for until in range(1, len(even) + 1))
         yield ScoredPlan(
-            one, tuple(found[one.name] for found in predicted_s), tuple(found[at].samples_s for found in rounds)
+            one,
+            tuple(found[one.name] for found in predicted_s),
+            tuple(repeated),
+            tuple(found[at].samples_s for found in even),
         )
 
 
 def figures(scores: Sequence[ScoredPlan], chosen: int) -> dict[str, float]:
-    """Mean and worst error, how much slower the chosen plan is than the fastest, and the slowest over the fastest."""
-    errors, measured = [one.error for one in scores], [one.measured_s for one in scores]
+    """Mean and worst error and noise, how much slower the chosen plan is than the fastest, the slowest over that."""
+    errors, noise = [one.error for one in scores], [one.noise for one in scores]
+    measured = [one.measured_s for one in scores]
     return {
         "error_mean": fmean(errors),
         "error_worst": max(errors),
+        "noise_mean": fmean(noise),
+        "noise_worst": max(noise),
         "regret": measured[chosen] / min(measured) - 1,
         "slowest_over_fastest": max(measured) / min(measured),
     }
@@ -204,6 +229,7 @@ def half_widths(scored: ScoredPlans) -> dict[str, float]:
             replace(
                 one,
                 predicted_s=tuple(one.predicted_s[at] for at in drawn),
+                repeated_s=tuple(one.repeated_s[at] for at in drawn),
                 samples_s=tuple(tuple(rng.choices(one.samples_s[at], k=len(one.samples_s[at]))) for at in drawn),
             )
             for one in scored.plans
@@ -225,9 +251,11 @@ def document(scored: ScoredPlans) -> dict[str, object]:
                 "plan_hash": one.plan.plan.plan_hash,
                 "profiled_s": one.plan.plan.claims.step_time_s,
                 "predicted_s": list(one.predicted_s),
+                "repeated_s": list(one.repeated_s),
                 "measured_s": one.measured_s,
                 "samples_s": [list(steps) for steps in one.samples_s],
                 "error": one.error,
+                "noise": one.noise,
             }
             for one in scores
         ],
