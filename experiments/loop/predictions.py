@@ -4,7 +4,8 @@
     rounds 1, 3, 5 ...    all plans train    the calibration is corrected by all odd rounds so far
     rounds 2, 4, 6 ...    all plans train    scored by predictions-2.json, which was stored and hashed before
 
-In a round all plans take turns on the same ranks, some steps each, in a job of its own. Plans are enumerated, not
+In a round all plans take turns on the same ranks, some steps each, in a job of its own; steps in which a rank waits for
+a core do not count where there are others. Plans are enumerated, not
 chosen: every family of signatures with every number of micro-batches, pipelines under several schedules. The one that
 is predicted fastest before any even round stands for what a search would choose.
 
@@ -68,13 +69,15 @@ class StoredPrediction:
 class ScoredPlan:
     """A plan's step: as predicted before each even round, and counted in it.
 
-    `repeated_s` is the plan's own median over the odd rounds until then.
+    `repeated_s` is the plan's own median over the odd rounds until then, `waited` the share of a step that a rank
+    waited for a core in each even round.
     """
 
     plan: EnumeratedPlan
     predicted_s: tuple[float, ...]
     repeated_s: tuple[float, ...]
     samples_s: tuple[tuple[float, ...], ...]
+    waited: tuple[float, ...]
 
     @property
     def measured_s(self) -> float:
@@ -164,7 +167,7 @@ def pooled(rounds: Sequence[Sequence[Contender]]) -> list[Observation]:
             of_plan[0].plan,
             [row for one in of_plan for row in one.rows],
             median(one.overhead_s for one in of_plan),
-            median(step for one in of_plan for step in one.samples_s),
+            median(step for one in of_plan for step in one.undisturbed_s),
         )
         for of_plan in zip(*rounds, strict=True)
     ]
@@ -195,13 +198,14 @@ def _scores(
     even: Sequence[Sequence[Contender]],
 ) -> Iterator[ScoredPlan]:
     for at, one in enumerate(plans):
-        own = [found[at].samples_s for found in odd]
+        own = [found[at].undisturbed_s for found in odd]
         repeated = (median(chain.from_iterable(own[:until])) for until in range(1, len(even) + 1))
         yield ScoredPlan(
             one,
             tuple(found[one.name] for found in predicted_s),
             tuple(repeated),
-            tuple(found[at].samples_s for found in even),
+            tuple(found[at].undisturbed_s for found in even),
+            tuple(found[at].waited for found in even),
         )
 
 
@@ -254,6 +258,7 @@ def document(scored: ScoredPlans) -> dict[str, object]:
                 "repeated_s": list(one.repeated_s),
                 "measured_s": one.measured_s,
                 "samples_s": [list(steps) for steps in one.samples_s],
+                "waited": list(one.waited),
                 "error": one.error,
                 "noise": one.noise,
             }
@@ -263,6 +268,7 @@ def document(scored: ScoredPlans) -> dict[str, object]:
         "chosen": scores[scored.chosen].plan.name,
         **figures(scores, scored.chosen),
         "half_width": half_widths(scored),
+        "waited": median(share for one in scores for share in one.waited),
         "stored": [
             {"round": one.round, "file": one.file, "sha256": one.sha256, "load": one.load} for one in scored.stored
         ],

@@ -1,0 +1,19 @@
+"""Waiting for a core: how long a rank was ready to run while other processes had the machine's cores.
+
+Linux counts it for every thread (`/proc/thread-self/schedstat`: nanoseconds run, nanoseconds waited, times run). A step
+in which a rank waited is longer than its plan makes it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_COUNTS = Path("/proc/thread-self/schedstat")
+
+
+def waited_for_core_s() -> float:
+    """What the calling thread has waited for so far, in seconds; 0 where the system does not count it."""
+    try:
+        return int(_COUNTS.read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
