@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.campaigns.soak import EVERY, MOST_GROWTH_BYTES, Window, compared, soak
+from tests.mpi.jobs import Job
+from tests.mpi.plans import small_plan, write_small_plan
+from tests.support.long_parameters import long_but
 
 FIRST = Window(100, 1.0e-3, 3.0, {1: 10**8, 2: 10**8}, 200, 0.5)
 LATER = replace(FIRST, loss=2.5)
@@ -21,6 +25,18 @@ def test_a_job_trains_and_saves_until_it_is_ended(tmp_path: Path) -> None:
     assert windows[0].resident_bytes.keys() == windows[1].resident_bytes.keys()
     assert min(windows[0].resident_bytes.values()) > 2**20
     assert windows[-1].saved_step % EVERY == 0
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("layout", long_but(["mixed", "tensor", "stages", "grid", "ring", "shared", "groups"], 0))
+def test_a_step_leaves_nothing_to_the_garbage_collector(tmp_path: Path, layout: str) -> None:
+    """It looks seldom, so that memory would grow until then: a collector that has nothing to do may be as lazy."""
+    plan, ranks = write_small_plan(tmp_path, layout), small_plan(layout).ranks
+    saves = ("--checkpoint", "saved", "--checkpoint-every", 5, "--keep", 2)
+    verb = ("train", plan, "--steps", 56, *saves, "--json")
+    ended = Job(tmp_path, tmp_path, 35, 55, *verb, ranks=ranks, module="tests.mpi.garbage").wait()
+    assert ended.code == 0, ended.stderr
+    assert [json.loads((tmp_path / f"garbage.{rank}").read_text()) for rank in range(ranks)] == [{}] * ranks
 
 
 @pytest.mark.parametrize(
