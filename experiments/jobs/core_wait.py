@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_COUNTS = Path("/proc/thread-self/schedstat")
 
-
-def waited_for_core_s() -> float:
-    """What the calling thread has waited for so far, in seconds; 0 where the system does not count it."""
+def waited_for_core_s(pid: int | None = None) -> float:
+    """What the calling thread, or a process's first one, has waited so far; 0 where the system does not count it."""
+    counts = Path("/proc/thread-self/schedstat" if pid is None else f"/proc/{pid}/schedstat")
     try:
-        return int(_COUNTS.read_text().split()[1]) / 1e9
+        return int(counts.read_text().split()[1]) / 1e9
     except (OSError, IndexError):
         return 0.0

@@ -13,7 +13,7 @@ from tests.mpi.jobs import Job
 from tests.mpi.plans import small_plan, write_small_plan
 from tests.support.long_parameters import long_but
 
-FIRST = Window(100, 1.0e-3, 3.0, {1: 10**8, 2: 10**8}, 200, 0.5)
+FIRST = Window(100, 1.0e-3, 3.0, {1: 10**8, 2: 10**8}, 200, 0.01)
 LATER = replace(FIRST, loss=2.5)
 
 
@@ -50,6 +50,12 @@ def test_a_step_leaves_nothing_to_the_garbage_collector(tmp_path: Path, layout: 
 )
 def test_what_a_soak_must_not_accept(last: Window, said: str) -> None:
     assert list(compared([FIRST, LATER, LATER], 5e-4)) == []
-    assert list(compared([FIRST, last], 5e-4)) == [], "the second is what others are compared with"
+    assert list(compared([last], 5e-4)) == [], "the first is what others are compared with"
     (found,) = compared([FIRST, LATER, last], 5e-4)
     assert said in found
+
+
+def test_a_step_has_no_time_of_its_own_where_a_rank_waits_for_a_core() -> None:
+    slower = replace(LATER, step_time_s=1.2e-3, waited=0.3)
+    assert list(compared([FIRST, slower], 5e-4)) == []
+    assert list(compared([replace(FIRST, waited=0.3), replace(slower, waited=0.0)], 5e-4)) == []
