@@ -34,9 +34,9 @@ def test_a_step_leaves_nothing_to_the_garbage_collector(tmp_path: Path, layout: 
     plan, ranks = write_small_plan(tmp_path, layout), small_plan(layout).ranks
     saves = ("--checkpoint", "saved", "--checkpoint-every", 5, "--keep", 2)
     verb = ("train", plan, "--steps", 56, *saves, "--json")
-    ended = Job(tmp_path, tmp_path, 35, 55, *verb, ranks=ranks, module="tests.mpi.garbage").wait()
+    ended = Job(tmp_path, tmp_path, 35, 55, *verb, ranks=ranks, module="tests.mpi.reference_cycles").wait()
     assert ended.code == 0, ended.stderr
-    assert [json.loads((tmp_path / f"garbage.{rank}").read_text()) for rank in range(ranks)] == [{}] * ranks
+    assert [json.loads((tmp_path / f"cycles.{rank}").read_text()) for rank in range(ranks)] == [{}] * ranks
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""`sbplan` with an eye on the garbage collector: what steps leave that only it can free goes into a file per rank.
+"""`sbplan` looking for reference cycles: what steps leave that the garbage collector alone can free, a file per rank.
 
-python -m tests.mpi.garbage FOLDER FIRST LAST train PLAN ...      of the steps after FIRST, up to LAST
+python -m tests.mpi.reference_cycles FOLDER FIRST LAST train PLAN ...      of the steps after FIRST, up to LAST
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def look_at_steps(folder: Path, first: int, last: int) -> None:
             gc.set_debug(0)
             gc.enable()
             found = Counter(f"{type(one).__name__} {getattr(one, '__qualname__', '')}" for one in gc.garbage)
-            (folder / f"garbage.{trainer.rank}").write_text(json.dumps(found))
+            (folder / f"cycles.{trainer.rank}").write_text(json.dumps(found))
         return report
 
     Trainer.run = run  # type: ignore[assignment,method-assign]
