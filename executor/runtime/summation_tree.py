@@ -78,16 +78,24 @@ def combined(
     It is `into`, or the term itself where it is the only one. `scratch(depth)` gives memory like `into`, for right
     halves.
     """
+    return _sum_of((0, total), 0, terms, combine, into, scratch)
 
-    def sum_of(node: Node, place: HostArray, depth: int) -> HostArray:
-        if node in terms:
-            return terms[node]
-        left, right = left_and_right(node)
-        one = sum_of(left, place, depth + 1)
-        combine(one, sum_of(right, scratch(depth), depth + 1), place)
-        return place
 
-    return sum_of((0, total), into, 0)
+def _sum_of(
+    node: Node,
+    depth: int,
+    terms: Mapping[Node, HostArray],
+    combine: Combine,
+    place: HostArray,
+    scratch: Callable[[int], HostArray],
+) -> HostArray:
+    # No closure of `combined`: one that calls itself is a cycle, and every step would leave garbage for the collector.
+    if node in terms:
+        return terms[node]
+    left, right = left_and_right(node)
+    one = _sum_of(left, depth + 1, terms, combine, place, scratch)
+    combine(one, _sum_of(right, depth + 1, terms, combine, scratch(depth), scratch), place)
+    return place
 
 
 @dataclass(slots=True)

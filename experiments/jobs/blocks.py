@@ -4,7 +4,8 @@
     block 1   plan A  plan B  plan C      each goes on where it stopped
     ...
 
-A drift of the machine's speed then falls on all plans alike. Run under mpiexec:
+A drift of the machine's speed then falls on all plans alike. With each step's time stands how long the rank that waited
+longest for a core of the machine did so. Run under mpiexec:
 `python -m experiments.jobs.blocks PLAN...`.
 """
 
@@ -38,6 +39,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
     from executor.train import StepReport, Trainer, check_world, program_of
     from experiments.command.console import say
+    from experiments.jobs.core_wait import waited_for_core_s
     from experiments.jobs.ranks import agree, barrier, gather, gather_timeline, read_clocks, world
     from strategy.base.errors import RunError
     from strategy.plan.plan import read_plan
@@ -59,12 +61,15 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
         kernels = open_kernels("numpy")
         trainers.append(Trainer(plan, transport, kernels, corpus, program=program, on_act=heartbeat.beat, record=True))
     reports: list[list[StepReport]] = [[] for _ in paths]
+    waited_s: list[list[float]] = [[] for _ in paths]
     clocks = read_clocks(comm)
     for block in range(blocks):
         for index, trainer in enumerate(trainers):
             comm.Barrier()
             for _ in range(steps):
+                before_s = waited_for_core_s()
                 report = trainer.run()
+                waited_s[index].append(waited_for_core_s() - before_s)
                 if report is not None:
                     if trainer.is_broken(report):
                         raise RunError(f"{paths[index]}: the loss or a gradient of step {report.step} is not finite")
@@ -72,14 +77,16 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
             if comm.rank == 0:
                 say(f"block {block + 1}/{blocks}: {paths[index].stem}")
     with heartbeat.saving():
-        pids = gather(comm, os.getpid())
-        for path, trainer, found in zip(paths, trainers, reports, strict=True):
+        pids, waited_by_rank = gather(comm, os.getpid()), gather(comm, waited_s)
+        for index, (path, trainer, found) in enumerate(zip(paths, trainers, reports, strict=True)):
             timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step, clocks)
             trainer.worker.transport.close()
-            if timeline is not None:
+            if timeline is not None and waited_by_rank is not None:
                 write_timeline(timeline, out / f"{path.stem}.timeline.json.gz")
                 times = [report.step_time_s for report in found]
-                run = {"step_time_s": times, "loss": [report.loss for report in found], "pids": pids}
+                longest = [max(ranks) for ranks in zip(*(of_rank[index] for of_rank in waited_by_rank), strict=True)]
+                losses = [report.loss for report in found]
+                run = {"step_time_s": times, "waited_s": longest, "loss": losses, "pids": pids}
                 write_json(run, out / f"{path.stem}.run.json")
         barrier(comm)  # the others wait for rank 0, which writes
     return 0

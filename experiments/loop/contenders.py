@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -33,17 +33,25 @@ from strategy.space.request import Request
 
 WARM_UP_STEPS = 1
 """Steps at the start of every block that are not counted: the caches still hold another plan's tensors."""
+UNDISTURBED = 0.02
+"""Of a step, how long a rank may wait for a core where the step counts as the plan's own."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One plan in the competition, and what became of it."""
+    """One plan in the competition, and what became of it.
+
+    `undisturbed_s` are those of `samples_s` in which no rank waited for a core, or half of them where all did; `waited`
+    is the share of the median step that a rank waited.
+    """
 
     name: str
     plan: Plan
     samples_s: tuple[float, ...] = ()
+    undisturbed_s: tuple[float, ...] = ()
+    waited: float = 0.0
     losses: tuple[float, ...] = ()
     pids: tuple[int, ...] = ()
     timeline: Timeline | None = None
@@ -120,19 +128,31 @@ def _measured(contender: Contender, folder: Path, *, blocks: int, steps: int) ->
     timeline = read_timeline(folder / f"{contender.name}.timeline.json.gz")
     times = run["step_time_s"]
     counted = [block * steps + step for block in range(blocks) for step in range(WARM_UP_STEPS, steps)]
+    shares = {step: run["waited_s"][step] / times[step] for step in counted}
+    undisturbed = least_disturbed(shares)
     # The central half of the steps, so that its acts add up to the median step.
-    typical = sorted(counted, key=times.__getitem__)[len(counted) // 4 : -(len(counted) // 4) or None]
+    cut = len(undisturbed) // 4
+    typical = sorted(undisturbed, key=times.__getitem__)[cut : -cut or None]
     features = features_by_action(contender.plan)
     rows = observe(timeline, program_of(contender.plan), features, source=contender.name, steps=set(typical))
     return replace(
         contender,
         samples_s=tuple(times[step] for step in counted),
+        undisturbed_s=tuple(times[step] for step in undisturbed),
+        waited=median(shares.values()),
         losses=tuple(run["loss"]),
         pids=tuple(run["pids"]),
         timeline=timeline,
         rows=tuple(rows),
         overhead_s=act_overhead_s(timeline),
     )
+
+
+def least_disturbed(waited: Mapping[int, float]) -> list[int]:
+    """The steps, by the share of each that a rank waited, in which none did; the better half at least."""
+    ordered = sorted(waited, key=lambda step: (waited[step], step))
+    clean = sum(share <= UNDISTURBED for share in waited.values())
+    return sorted(ordered[: max(clean, -(-len(ordered) // 2))])
 
 
 def _run_ranks(argv: Sequence[str], ranks: int, folder: Path) -> None:

@@ -4,9 +4,13 @@
     rounds 1, 3, 5 ...    all plans train    the calibration is corrected by all odd rounds so far
     rounds 2, 4, 6 ...    all plans train    scored by predictions-2.json, which was stored and hashed before
 
-In a round all plans take turns on the same ranks, some steps each, in a job of its own. Plans are enumerated, not
+In a round all plans take turns on the same ranks, some steps each, in a job of its own; steps in which a rank waits for
+a core do not count where there are others. Plans are enumerated, not
 chosen: every family of signatures with every number of micro-batches, pipelines under several schedules. The one that
 is predicted fastest before any even round stands for what a search would choose.
+
+No prediction from odd rounds is closer to the even ones than the machine is to itself: the *noise floor* is the error
+that each plan's own steps of the odd rounds would have as its prediction.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 
@@ -62,11 +67,17 @@ class StoredPrediction:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPlan:
-    """A plan's step: as predicted by the profile alone, and before each even round; counted steps of these rounds."""
+    """A plan's step: as predicted before each even round, and counted in it.
+
+    `repeated_s` is the plan's own median over the odd rounds until then, `waited` the share of a step that a rank
+    waited for a core in each even round.
+    """
 
     plan: EnumeratedPlan
     predicted_s: tuple[float, ...]
+    repeated_s: tuple[float, ...]
     samples_s: tuple[tuple[float, ...], ...]
+    waited: tuple[float, ...]
 
     @property
     def measured_s(self) -> float:
@@ -76,7 +87,15 @@ class ScoredPlan:
     @property
     def error(self) -> float:
         """How far off predictions were: of predicted over measured, round by round, the median."""
-        ratios = [predicted / median(steps) for predicted, steps in zip(self.predicted_s, self.samples_s, strict=True)]
+        return self._error_of(self.predicted_s)
+
+    @property
+    def noise(self) -> float:
+        """The same, of the plan's own steps of the odd rounds as its predictions."""
+        return self._error_of(self.repeated_s)
+
+    def _error_of(self, before_s: Sequence[float]) -> float:
+        ratios = [before / median(steps) for before, steps in zip(before_s, self.samples_s, strict=True)]
         return abs(median(ratios) - 1)
 
 
@@ -122,7 +141,7 @@ def run_predictions(
             progress(f"round {number}: predictions stored, SHA-256 {stored[-1].sha256}")
         contenders = [Contender(one.name, one.plan) for one in plans]
         (scored if counts else fitted).append(timed(contenders, ranks, here, blocks=1, steps=steps, progress=progress))
-    return ScoredPlans(tuple(_scores(plans, predicted, scored)), tuple(stored))
+    return ScoredPlans(tuple(_scores(plans, predicted, fitted, scored)), tuple(stored))
 
 
 def enumerated(request: Request, micro_batches: Sequence[int]) -> Iterator[EnumeratedPlan]:
@@ -148,7 +167,7 @@ def pooled(rounds: Sequence[Sequence[Contender]]) -> list[Observation]:
             of_plan[0].plan,
             [row for one in of_plan for row in one.rows],
             median(one.overhead_s for one in of_plan),
-            median(step for one in of_plan for step in one.samples_s),
+            median(step for one in of_plan for step in one.undisturbed_s),
         )
         for of_plan in zip(*rounds, strict=True)
     ]
@@ -175,20 +194,30 @@ def store(
 def _scores(
     plans: Sequence[EnumeratedPlan],
     predicted_s: Sequence[Mapping[str, float]],
-    rounds: Sequence[Sequence[Contender]],
+    odd: Sequence[Sequence[Contender]],
+    even: Sequence[Sequence[Contender]],
 ) -> Iterator[ScoredPlan]:
     for at, one in enumerate(plans):
+        own = [found[at].undisturbed_s for found in odd]
+        repeated = (median(chain.from_iterable(own[:until])) for until in range(1, len(even) + 1))
         yield ScoredPlan(
-            one, tuple(found[one.name] for found in predicted_s), tuple(found[at].samples_s for found in rounds)
+            one,
+            tuple(found[one.name] for found in predicted_s),
+            tuple(repeated),
+            tuple(found[at].undisturbed_s for found in even),
+            tuple(found[at].waited for found in even),
         )
 
 
 def figures(scores: Sequence[ScoredPlan], chosen: int) -> dict[str, float]:
-    """Mean and worst error, how much slower the chosen plan is than the fastest, and the slowest over the fastest."""
-    errors, measured = [one.error for one in scores], [one.measured_s for one in scores]
+    """Mean and worst error and noise, how much slower the chosen plan is than the fastest, the slowest over that."""
+    errors, noise = [one.error for one in scores], [one.noise for one in scores]
+    measured = [one.measured_s for one in scores]
     return {
         "error_mean": fmean(errors),
         "error_worst": max(errors),
+        "noise_mean": fmean(noise),
+        "noise_worst": max(noise),
         "regret": measured[chosen] / min(measured) - 1,
         "slowest_over_fastest": max(measured) / min(measured),
     }
@@ -204,6 +233,7 @@ def half_widths(scored: ScoredPlans) -> dict[str, float]:
             replace(
                 one,
                 predicted_s=tuple(one.predicted_s[at] for at in drawn),
+                repeated_s=tuple(one.repeated_s[at] for at in drawn),
                 samples_s=tuple(tuple(rng.choices(one.samples_s[at], k=len(one.samples_s[at]))) for at in drawn),
             )
             for one in scored.plans
@@ -225,9 +255,12 @@ def document(scored: ScoredPlans) -> dict[str, object]:
                 "plan_hash": one.plan.plan.plan_hash,
                 "profiled_s": one.plan.plan.claims.step_time_s,
                 "predicted_s": list(one.predicted_s),
+                "repeated_s": list(one.repeated_s),
                 "measured_s": one.measured_s,
                 "samples_s": [list(steps) for steps in one.samples_s],
+                "waited": list(one.waited),
                 "error": one.error,
+                "noise": one.noise,
             }
             for one in scores
         ],
@@ -235,6 +268,7 @@ def document(scored: ScoredPlans) -> dict[str, object]:
         "chosen": scores[scored.chosen].plan.name,
         **figures(scores, scored.chosen),
         "half_width": half_widths(scored),
+        "waited": median(share for one in scores for share in one.waited),
         "stored": [
             {"round": one.round, "file": one.file, "sha256": one.sha256, "load": one.load} for one in scored.stored
         ],

@@ -25,6 +25,8 @@ def test_plans_take_turns_and_each_goes_on_where_it_stopped(tmp_path: Path) -> N
     for plan, found in zip(plans, runs, strict=True):
         assert len(found["step_time_s"]) == len(found["loss"]) == 6
         assert min(found["step_time_s"]) > 0
+        assert len(found["waited_s"]) == 6
+        assert min(found["waited_s"]) >= 0
         assert len(set(found["pids"])) == 2
         assert found["loss"][-1] < found["loss"][0]
         timeline = read_timeline(tmp_path / f"{plan.stem}.timeline.json.gz")

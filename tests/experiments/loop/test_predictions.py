@@ -81,7 +81,7 @@ class Machine:
         found = simulate(program, steps=3)
         rows = observe(found.timeline, program, features_by_action(one.plan), source=one.name, steps=range(1, 3))
         slower = tuple(replace(row, seconds=2 * factor * row.seconds) for row in rows)
-        return replace(one, rows=slower, samples_s=(2.5 * factor * found.step_time_s,) * (steps - 1))
+        return replace(one, rows=slower, undisturbed_s=(2.5 * factor * found.step_time_s,) * (steps - 1), waited=0.01)
 
 
 def scored_by(
@@ -121,16 +121,32 @@ def test_what_is_predicted_of_a_round_is_stored_before_it(monkeypatch: pytest.Mo
         content = json.loads((tmp_path / "alike" / one["file"]).read_text())
         assert content["step_time_s"] == {plan["plan_hash"]: plan["predicted_s"][number] for plan in said["plans"]}
     assert said["error_worst"] < 0.01
+    assert said["waited"] == 0.01
     (tmp_path / "slower").mkdir()
     slower, _ = scored_by(monkeypatch, tmp_path / "slower", even=1.25)
     assert [one.predicted_s for one in slower.plans] == [one.predicted_s for one in alike.plans]
     assert figures(slower.plans, slower.chosen)["error_mean"] == pytest.approx(0.2, abs=0.01)
 
 
-def score(predicted_s: Sequence[float], samples_s: Sequence[Sequence[float]], name: str = "a") -> ScoredPlan:
-    return ScoredPlan(
-        EnumeratedPlan(name, "data", small_plan("mixed")), tuple(predicted_s), tuple(map(tuple, samples_s))
-    )
+def test_noise_is_how_far_off_a_plan_s_own_odd_rounds_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found, _ = scored_by(monkeypatch, tmp_path, even=1.25)
+    for one in found.plans:
+        assert one.repeated_s == pytest.approx((one.samples_s[0][0] / 1.25,) * 2)
+    assert figures(found.plans, found.chosen)["noise_worst"] == pytest.approx(0.2)
+    own = score([2.0, 2.0], [[1.0], [1.2]], repeated_s=[1.1, 1.2])
+    assert own.error == pytest.approx(5 / 6)
+    assert own.noise == pytest.approx(0.05)
+
+
+def score(
+    predicted_s: Sequence[float],
+    samples_s: Sequence[Sequence[float]],
+    name: str = "a",
+    repeated_s: Sequence[float] | None = None,
+) -> ScoredPlan:
+    plan, repeated = EnumeratedPlan(name, "data", small_plan("mixed")), repeated_s or predicted_s
+    steps = tuple(map(tuple, samples_s))
+    return ScoredPlan(plan, tuple(predicted_s), tuple(repeated), steps, (0.0,) * len(steps))
 
 
 def scored(*scores: ScoredPlan) -> ScoredPlans:
