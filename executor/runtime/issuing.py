@@ -142,6 +142,8 @@ class Issuer:
             self._runs = _stretches(len(self.launches), self._follows(*given), self._longest_run)
             self._together = _stretches(len(self.launches), self._is_batched, self._longest_run, within=self._runs)
             self._parts = self._parts_of(self._together)
+            # Between steps, for then the device does nothing else.
+            self._event_cost_ns = self._streams.event_cost_ns if self._timing and repeating else 0
             self._periods = self._periods_of(given[0])
             self._graphs: list[dict[RunKey, Graph | None]] = [{} for _ in self.launches]
             """By the first position of a run; None where it was run once and is captured the next time."""
@@ -266,7 +268,7 @@ class Issuer:
             return issued.issued_ns, perf_counter_ns()
         begin_ns, end_ns = self._streams.time_ns(issued.begin), self._streams.time_ns(issued.until)
         if issued.until is not issued.end:
-            end_ns = max(begin_ns, end_ns - self._streams.event_cost_ns)
+            end_ns = max(begin_ns, end_ns - self._event_cost_ns)
         whole_ns, (first, last) = end_ns - begin_ns, issued.part
         return begin_ns + round(whole_ns * first), begin_ns + round(whole_ns * last)
 

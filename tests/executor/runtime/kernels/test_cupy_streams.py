@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from executor.runtime.kernels import cupy_streams
 from executor.runtime.kernels.cupy_streams import CupyStreams
 
 
@@ -50,6 +51,98 @@ def test_clocks_are_compared_once_at_the_first_timed_event() -> None:
     assert not first.disable_timing
     assert begin_ns <= made.time_ns(first) - 1_500_000 <= end_ns
     assert made.time_ns(first) == made.time_ns(second)
+
+
+class FakeStream:
+    """A stream that is captured, and what a graph of it would take: 2 us for a fill, 1 us for an event."""
+
+    ptr = 7
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device, self.capturing, self.given = device, False, 0.0
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It stays current."""
+
+    def begin_capture(self) -> None:
+        assert not self.capturing
+        self.capturing, self.given = True, 0.0
+
+    def end_capture(self) -> Any:
+        assert self.capturing
+        self.capturing, took_ms = False, self.given
+
+        def launch(stream: FakeStream) -> None:
+            self.device.now_ms += took_ms
+
+        return SimpleNamespace(launch=launch)
+
+
+class FakeDevice:
+    """CuPy on a device whose clock goes on by what graphs take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ms, self.stream, self.flushed = 0.0, FakeStream(self), 0
+        self.recorded: list[int] = []
+        device = self
+
+        class Event(FakeEvent):
+            ptr, at_ms = 11, 0.0
+
+            def record(self, stream: Any) -> None:
+                assert not device.stream.capturing, "an event of a graph is not for timing"
+                self.at_ms = device.now_ms
+
+        def in_graph(event: int, stream: int) -> None:
+            self.recorded.append(event)
+            self.stream.given += 1e-3
+
+        monkeypatch.setattr(cupy_streams, "record_in_graph", in_graph)
+        self.cuda = SimpleNamespace(
+            Event=Event,
+            Stream=lambda non_blocking: self.stream,
+            get_elapsed_time=lambda begin, end: end.at_ms - begin.at_ms,
+        )
+
+    def zeros(self, count: int, dtype: str) -> Any:
+        def fill(value: float) -> None:
+            self.stream.given += 2e-3
+
+        return SimpleNamespace(fill=fill)
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+def test_what_a_timed_event_takes_in_a_graph_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(monkeypatch)
+    made = CupyStreams(device, device.flush)  # type: ignore[arg-type]
+    assert made.event_cost_ns == 1000
+    count = len(device.recorded)
+    assert count > 0
+    assert made.event_cost_ns == 1000
+    assert len(device.recorded) == count
+
+
+def test_what_is_put_off_is_captured_too_and_a_failure_ends_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(monkeypatch)
+    made = CupyStreams(device, device.flush)  # type: ignore[arg-type]
+    seen: list[tuple[bool, int]] = []
+    made.capture(device.stream, lambda: seen.append((device.stream.capturing, device.flushed)))
+    assert seen == [(True, 1)], "what came before is not of the graph"
+    assert device.flushed == 2
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        made.capture(device.stream, fail)
+    assert not device.stream.capturing
+    made.record(device.cuda.Event(), device.stream)
+    assert device.recorded == [], "no graph, no event of a graph"
 
 
 def test_an_event_is_recorded_on_the_stream_that_is_named_and_waited_for_on_the_host_alone_if_asked() -> None:
