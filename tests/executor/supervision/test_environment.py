@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.supervision.environment import find_mpiexec, find_rank, job_name
+from executor.supervision.environment import find_mpiexec, find_rank, job_name, share_device
 from strategy.base.errors import EnvironmentLacks, InputError
 
 
@@ -104,3 +104,15 @@ def test_two_jobs_of_one_batch_script_are_apart(monkeypatch: pytest.MonkeyPatch)
     assert first == name_of(os.getpid())
     monkeypatch.setenv("SLURM_STEP_ID", "1")
     assert name_of(1) != first
+
+
+@pytest.mark.parametrize(("version", "told"), [(22809, "NCCL_HOSTID"), (23000, "NCCL_MULTI_RANK_GPU_ENABLE")])
+def test_ranks_of_one_gpu_look_like_hosts_of_their_own_to_an_old_nccl(
+    monkeypatch: pytest.MonkeyPatch, version: int, told: str
+) -> None:
+    for rank in (0, 1):
+        variables: dict[str, str] = {}
+        monkeypatch.setattr(os, "environ", variables)
+        share_device(version, rank)
+        assert told in variables
+        assert variables.get("NCCL_HOSTID") == (f"r{rank}" if version < 23000 else None)

@@ -87,6 +87,17 @@ def open_backend(monkeypatch: pytest.MonkeyPatch, cubins: Path) -> tuple[backend
     return backend.CupyKernels(), xp
 
 
+def test_a_rank_beyond_the_last_gpu_shares_one_if_it_may(monkeypatch: pytest.MonkeyPatch, cubins: Path) -> None:
+    _, xp = open_backend(monkeypatch, cubins)
+    with pytest.raises(EnvironmentLacks, match=r"GPU 3 is needed and this machine has 1; .*--share-devices"):
+        backend.CupyKernels(3)
+    chosen: list[int] = []
+    given = xp.cuda.Device
+    monkeypatch.setattr(xp.cuda, "Device", lambda index=0: (chosen.append(index), given(index))[1])
+    backend.CupyKernels(3, shared=True)
+    assert chosen[0] == 0
+
+
 @pytest.mark.parametrize("kind", ["layer_norm_grad", "gather"])
 def test_an_act_with_kernels_reaches_them(monkeypatch: pytest.MonkeyPatch, cubins: Path, kind: str) -> None:
     """The backend's whole way, but for the device: launches, arguments as CuPy gets them, the kernels' own code."""
