@@ -48,6 +48,7 @@ def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
         elementwise.gelu,
         elementwise.gelu_exact,
         elementwise.silu,
+        arithmetic.accumulate,
         by_rows.softmax,
         by_rows.log_softmax,
         reductions.square_sum,

@@ -364,7 +364,7 @@ _MAKERS: Mapping[str, Maker] = {
     **dict.fromkeys(("reduce_sum", "reduce_max"), _reduction),
     "reshape": _reshape,
     "log": _log,
-    **dict.fromkeys(("gelu", "gelu_exact", "silu"), _each(1)),
+    **dict.fromkeys(("gelu", "gelu_exact", "silu", "accumulate"), _each(1)),
     **dict.fromkeys(("gelu_grad", "gelu_exact_grad", "silu_grad", "bounded_swiglu", "swiglu"), _each(2)),
     **dict.fromkeys(("bounded_swiglu_dgate", "bounded_swiglu_dup", "swiglu_grad"), _each(3)),
     **dict.fromkeys(("dropout", "add_dropped"), _dropout),

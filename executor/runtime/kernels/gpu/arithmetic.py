@@ -93,6 +93,15 @@ def _steps(dims: list[tuple[int, bool]]) -> list[int]:
     return found[::-1]
 
 
+def accumulate(call: Call) -> Launches | None:
+    """See `strategy.graph.ops.reduction`: a copy where a sum begins, else one more term; None for integers."""
+    (x,), (out,), element = call.inputs, call.outputs, element_of(call.outputs[0])
+    if element not in ELEMENTS or element_of(x) != element:
+        return None
+    kernel, operands = ("copy_elements", (x, out)) if call.first_of_piece else ("add_alike", (out, x, out))
+    return (Launch(kernel, element, in_strides(out.size, element), (*operands, np.int64(out.size), wide((x, out)))),)
+
+
 def add_n(call: Call) -> Launches | None:
     """See `strategy.graph.ops.linear`; None for integers, and for more terms than there is room for."""
     (out,), element = call.outputs, element_of(call.outputs[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,18 +41,20 @@ class DeviceActs:
         """Their launches: the same updates follow one another in every step."""
 
     def bind(self, definition: OpDef, call: Call) -> BoundAct:
-        """An act on the arrays of `call`: what it becomes is found out once."""
-        work = work_of(definition.kind, call)
+        """An act on the arrays of `call`: what it becomes is found out once, or twice where sums begin and go on."""
+        work = work_of(definition.kind, replace(call, first_of_piece=True))
         if work is None or not all(map(self._takes, work)):
             return BoundAct(partial(self._by_array_code, definition, call))
         if isinstance(work[0], AdamUpdate):
             update = work[0]
             return BoundAct(lambda: self._update(update, call.number), repeats=update.shared.step is not None)
-        issue = [self._bound(one, call.workspace) for one in work if not isinstance(one, AdamUpdate)]
+        begins = goes_on = self._bound_all(work, call.workspace)
+        if definition.accumulates:
+            goes_on = self._bound_all(work_of(definition.kind, replace(call, first_of_piece=False)), call.workspace)
 
         def run() -> None:
             self.flush()
-            for one in issue:
+            for one in begins if call.first_of_piece else goes_on:
                 one(call.number)
 
         return BoundAct(run, repeats=not any(isinstance(one, Launch) and one.by_number for one in work))
@@ -94,6 +96,9 @@ class DeviceActs:
 
     def _takes(self, work: Work) -> bool:
         return not isinstance(work, AttentionAct) or self._attention.takes(work)
+
+    def _bound_all(self, work: Sequence[Work] | None, scratch: Scratch) -> list[Callable[[int], None]]:
+        return [self._bound(one, scratch) for one in work or () if not isinstance(one, AdamUpdate)]
 
     def _bound(self, work: Launch | MatrixProduct | AttentionAct, scratch: Scratch) -> Callable[[int], None]:
         """What issues work to the current stream, by the number of the act."""

@@ -36,6 +36,7 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
         arithmetic.mul,
         arithmetic.div,
         arithmetic.add_n,
+        arithmetic.accumulate,
         elementwise.gelu,
         elementwise.gelu_grad,
         elementwise.gelu_exact,

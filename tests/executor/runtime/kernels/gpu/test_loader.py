@@ -87,6 +87,24 @@ def open_backend(monkeypatch: pytest.MonkeyPatch, cubins: Path) -> tuple[backend
     return backend.CupyKernels(), xp
 
 
+@pytest.mark.parametrize("element", [DType.FLOAT32, DType.BFLOAT16])
+def test_a_sum_over_micro_batches_begins_and_goes_on_by_one_bound_act(
+    monkeypatch: pytest.MonkeyPatch, cubins: Path, element: DType
+) -> None:
+    kernels, xp = open_backend(monkeypatch, cubins)
+    call = trials("accumulate")[0].call(element)
+    (x,), (total,) = call.inputs, call.outputs
+    bound = kernels.bind(op_definition("accumulate"), call)
+    assert bound.repeats
+    for call.first_of_piece in (True, False, False, True):
+        bound.run()
+    assert [name for name, _ in xp.launched] == ["copy_elements", "add_alike", "add_alike", "copy_elements"]
+    assert total.tobytes() == x.tobytes()
+    call.first_of_piece = False
+    bound.run()
+    assert error_per_row(total, 2 * x.astype(np.float64)) <= TOLERANCES[element]
+
+
 def test_a_rank_beyond_the_last_gpu_shares_one_if_it_may(monkeypatch: pytest.MonkeyPatch, cubins: Path) -> None:
     _, xp = open_backend(monkeypatch, cubins)
     with pytest.raises(EnvironmentLacks, match=r"GPU 3 is needed and this machine has 1; .*--share-devices"):
