@@ -173,6 +173,10 @@ def _fit(rows: Sequence[Measurement]) -> Fitted:
         residuals = np.abs(design / scale @ solution - 1.0)
         weights = prior * np.sqrt(np.minimum(1.0, HUBER_THRESHOLD / np.maximum(residuals, 1e-12)))
     fixed, per_flop, per_byte = (float(x) for x in solution / scale)
+    late = _growing_late(rows, fixed, per_byte)
+    if late is not None:
+        fixed, per_byte = late
+        solution = np.array([fixed, 0.0, per_byte]) * scale
     features = [row.features for row in rows]
     return Fitted(
         coefficients=Coefficients(fixed, per_flop, per_byte),
@@ -182,6 +186,22 @@ def _fit(rows: Sequence[Measurement]) -> Fitted:
         spread=float(np.quantile(np.abs(design / scale @ solution - 1.0), 0.9)),
         points=_spread_points(features),
     )
+
+
+def _growing_late(rows: Sequence[Measurement], fixed: float, per_byte: float) -> tuple[float, float] | None:
+    """Seconds, and seconds per byte, of a line through the smallest and the largest, where the latter is ignored.
+
+    A relative error is at most one where a prediction is too low, and knows no bound where it is too high: of times
+    that begin to grow late, as where a burst is free, a fit of such errors ignores those that grow.
+    """
+    by_size = sorted(rows, key=lambda row: (row.features.nbytes, row.seconds))
+    small, large = by_size[0], by_size[-1]
+    nbytes = large.features.nbytes - small.features.nbytes
+    if nbytes <= 0 or any(row.features.flop for row in rows):
+        return None
+    if large.seconds < _SURELY_OFF * max(small.seconds, fixed + per_byte * large.features.nbytes):
+        return None
+    return small.seconds, (large.seconds - small.seconds) / nbytes
 
 
 def _spread_points(features: Sequence[Features]) -> tuple[Features, ...]:

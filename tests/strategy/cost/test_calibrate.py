@@ -14,6 +14,7 @@ import pytest
 from strategy.base.errors import InputError
 from strategy.cost.calibrate import (
     calibrate,
+    fitted_kinds,
     read_calibration,
     read_measurements,
     refine,
@@ -231,3 +232,13 @@ def test_few_samples_are_no_measurement() -> None:
         summarise(features, [1.0] * 4, "here")
     with pytest.raises(InputError, match=r"there: gelu of 10 bytes: too few samples \(got 4"):
         calibrate([*rows(0), Measurement(features, 1e-6, 4, "there")], cluster(8))
+
+
+def test_times_that_grow_late_grow() -> None:
+    """Small messages pass at once, as in a burst: bytes are not free; where all take as long, they are."""
+    times = {2**11: 9.2e-5, 2**15: 8e-5, 2**19: 5.3e-3, 2**22: 8.3e-2}
+    found = [Measurement(Features("rotate", 0, size, hops=1), time, 20, "here") for size, time in times.items()]
+    ((_, fitted),) = fitted_kinds(found).items()
+    assert fitted.coefficients.s_per_byte == pytest.approx(8.3e-2 / 2**22, rel=0.01)
+    ((_, fitted),) = fitted_kinds([replace(row, seconds=9e-5) for row in found]).items()
+    assert fitted.coefficients.s_per_byte == 0
