@@ -398,7 +398,8 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
                 took, _ = chunk(phase, stage, lap)
                 end = (free[stage] if begins else np.maximum(free[stage], arrival[phase, place, k])) + took
                 message = (PARTS_OF_NS - slow) * columns.get(("message", phase, place), zero)
-                if phase is Phase.BACKWARD and k == pipeline.num_micro_batches - 1 and not splits:
+                crosses = place and at_position(pipeline.schedule, p, place - 1)[0] != stage
+                if phase is Phase.BACKWARD and k == pipeline.num_micro_batches - 1 and crosses and not splits:
                     late = slow // (laps if laps == 1 else 2 * laps)
                     message = message + late * columns.get(("after", stage, "apart"), zero)
                 arrival[phase, place + (1 if ahead else -1), k] = end + message
