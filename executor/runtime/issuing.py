@@ -125,17 +125,15 @@ class Issuer:
         """Go on for so many more steps."""
         self._left += steps * len(self.launches)
 
-    def group(
-        self, repeating: Collection[int] = (), reported: Collection[int] = (), *, timed: bool | None = None
-    ) -> None:
+    def group(self, repeating: Collection[int] = (), reported: Collection[int] = (), *, timed: bool = True) -> None:
         """Set the runs of the steps to come, between steps.
 
         Args:
             repeating: actors of which every act gives the device the same.
             reported: actors behind whose acts something is copied.
-            timed: whether acts are timed, if they can be; as at first where it is None.
+            timed: whether acts are timed, if they can be.
         """
-        self._timing = self._timed and timed is not False
+        self._timing = self._timed and timed
         given = frozenset(repeating), frozenset(reported)
         if (*given, self._timing) != self._given:
             self._given = (*given, self._timing)

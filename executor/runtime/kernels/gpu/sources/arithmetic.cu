@@ -79,40 +79,37 @@ __device__ inline void spread(const Element *x, const Element *y, Element *out, 
   }
 }
 
+template <class Function>
+__device__ inline void spread(const Element *x, const Element *y, Element *out, Steps of_x, Steps of_y, int middle,
+                              int inner, int n, int wide, Function function) {
+  if (wide)
+    spread<PACK>(x, y, out, of_x, of_y, middle, inner, n, function);
+  else
+    spread<1>(x, y, out, of_x, of_y, middle, inner, n, function);
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     add_spread(const Element *x, const Element *y, Element *out, Steps of_x, Steps of_y, int middle, int inner, int n,
                int wide) {
-  if (wide)
-    spread<PACK>(x, y, out, of_x, of_y, middle, inner, n, Sum());
-  else
-    spread<1>(x, y, out, of_x, of_y, middle, inner, n, Sum());
+  spread(x, y, out, of_x, of_y, middle, inner, n, wide, Sum());
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     sub_spread(const Element *x, const Element *y, Element *out, Steps of_x, Steps of_y, int middle, int inner, int n,
                int wide) {
-  if (wide)
-    spread<PACK>(x, y, out, of_x, of_y, middle, inner, n, Difference());
-  else
-    spread<1>(x, y, out, of_x, of_y, middle, inner, n, Difference());
+  spread(x, y, out, of_x, of_y, middle, inner, n, wide, Difference());
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     mul_spread(const Element *x, const Element *y, Element *out, Steps of_x, Steps of_y, int middle, int inner, int n,
                int wide) {
-  if (wide)
-    spread<PACK>(x, y, out, of_x, of_y, middle, inner, n, Product());
-  else
-    spread<1>(x, y, out, of_x, of_y, middle, inner, n, Product());
+  spread(x, y, out, of_x, of_y, middle, inner, n, wide, Product());
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     div_spread(const Element *x, const Element *y, Element *out, Steps of_x, Steps of_y, int middle, int inner, int n,
                int wide) {
-  if (wide)
-    spread<PACK>(x, y, out, of_x, of_y, middle, inner, n, Quotient());
-  else
-    spread<1>(x, y, out, of_x, of_y, middle, inner, n, Quotient());
+  spread(x, y, out, of_x, of_y, middle, inner, n, wide, Quotient());
 }
 
 template <int W>
