@@ -189,19 +189,18 @@ def _fit(rows: Sequence[Measurement]) -> Fitted:
 
 
 def _growing_late(rows: Sequence[Measurement], fixed: float, per_byte: float) -> tuple[float, float] | None:
-    """Seconds, and seconds per byte, of a line through the smallest and the largest, where the latter is ignored.
+    """Seconds (per hop), and seconds per byte, of a line through the smallest and the largest, if that is ignored.
 
     A relative error is at most one where a prediction is too low, and knows no bound where it is too high: of times
     that begin to grow late, as where a burst is free, a fit of such errors ignores those that grow.
     """
     by_size = sorted(rows, key=lambda row: (row.features.nbytes, row.seconds))
-    small, large = by_size[0], by_size[-1]
-    nbytes = large.features.nbytes - small.features.nbytes
-    if nbytes <= 0 or any(row.features.flop for row in rows):
+    (few, flop, low), (many, _, high) = (_terms(row.features) for row in (by_size[0], by_size[-1]))
+    short, long = by_size[0].seconds, by_size[-1].seconds
+    area = few * high - many * low
+    if flop or area <= 0 or long < _SURELY_OFF * max(short * many / few, many * fixed + high * per_byte):
         return None
-    if large.seconds < _SURELY_OFF * max(small.seconds, fixed + per_byte * large.features.nbytes):
-        return None
-    return small.seconds, (large.seconds - small.seconds) / nbytes
+    return max(0.0, (short * high - long * low) / area), (few * long - many * short) / area
 
 
 def _spread_points(features: Sequence[Features]) -> tuple[Features, ...]:

@@ -234,11 +234,13 @@ def test_few_samples_are_no_measurement() -> None:
         calibrate([*rows(0), Measurement(features, 1e-6, 4, "there")], cluster(8))
 
 
-def test_times_that_grow_late_grow() -> None:
+@pytest.mark.parametrize("hops", [1, 6])
+def test_times_that_grow_late_grow(hops: int) -> None:
     """Small messages pass at once, as in a burst: bytes are not free; where all take as long, they are."""
     times = {2**11: 9.2e-5, 2**15: 8e-5, 2**19: 5.3e-3, 2**22: 8.3e-2}
-    found = [Measurement(Features("rotate", 0, size, hops=1), time, 20, "here") for size, time in times.items()]
+    found = [Measurement(Features("rotate", 0, size, hops=hops), time, 20, "here") for size, time in times.items()]
     ((_, fitted),) = fitted_kinds(found).items()
     assert fitted.coefficients.s_per_byte == pytest.approx(8.3e-2 / 2**22, rel=0.01)
+    assert hops * fitted.coefficients.fixed_s == pytest.approx(9.2e-5 - 2**11 * 8.3e-2 / 2**22, rel=0.01)
     ((_, fitted),) = fitted_kinds([replace(row, seconds=9e-5) for row in found]).items()
     assert fitted.coefficients.s_per_byte == 0
