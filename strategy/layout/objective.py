@@ -235,6 +235,13 @@ class Priced:
         count = len(self.layout.stages.placements)
         return _step_times(self.graph, self.arrangement, self.features, self.cost, self.pipeline, count)
 
+    def exchanging(self, bucket_bytes: int, streams: int) -> Priced:
+        """The same with another exchange of gradients, on which nothing here depends: it is worked out no more."""
+        pipeline = replace(self.pipeline, bucket_bytes=bucket_bytes, exchange_streams=streams)
+        found = Priced(self.graph, self.layout, pipeline, self.cost)
+        vars(found).update(arrangement=self.arrangement, features=self.features, times=self.times)
+        return found
+
     @property
     def objective_ns(self) -> int:
         """The objective."""

@@ -4,7 +4,8 @@ Signatures are chosen with every exchange priced by itself. Then the plan is sim
 the fastest that fits is kept; of equally fast ones that with the largest buckets and the fewest streams.
 
 Where collectives run beside computation a bucket should be large enough for its latency not to matter and small enough
-to go off while the backward pass still runs; where they do not, one bucket takes the least latency.
+to go off while the backward pass still runs; where they do not, one bucket takes the least latency. Two sizes are
+looked at first, which tell whether there is anything to gain: at scale, where exchanges are hidden, there seldom is.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from strategy.space.request import Request
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 """Into so many buckets of equal size all gradients would fit; one where exchanges do not run beside computation."""
-FIRST = (1, 3)
+FIRST = (2, 4)
 """Of these, those that are looked at first."""
+WORTH = 1e-3
+"""By this part of a step the better of these has to be faster than no buckets, for others to be looked at."""
 STREAMS = 2
 """Tried with the best size; two collectives at a time share one link, and hide each other's latency."""
 NEARLY = 0.03
@@ -55,8 +58,9 @@ def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budg
     for few in _rounds(len(sizes), lambda i: _step_s(known[i])):
         configs = [replace(plan.config, bucket_bytes=sizes[i], exchange_streams=streams) for i in few]
         known.update(zip(few, _simulated(request, plan, configs, simulate, budget), strict=True))
-    for _, found in sorted(known.items()):
-        best = found if found is not None and _step_s(found) < _step_s(best) else best
+        best = min([plan, *(known[i] or plan for i in sorted(known))], key=_step_s)
+        if _step_s(best) > (1 - WORTH) * _step_s(plan):
+            return best
     if pins.exchange_streams is None and 0 < best.config.bucket_bytes < total and plan.pipeline.overlaps:
         several = replace(best.config, exchange_streams=STREAMS)
         (found,) = _simulated(request, best, [several], simulate, budget)
@@ -108,7 +112,7 @@ def fitted_by_exchange(
     is_soon = planning_s(len(priced.graph.ops), solved.config) <= SOON_S
     for size in _sizes(priced)[1] if is_near and is_soon and request.pins.bucket_bytes is None else ():
         config = replace(solved.config, bucket_bytes=size, exchange_streams=streams)
-        bucketed = Priced(priced.graph, solved.layout, request.pipeline_of(config), request.cost)
+        bucketed = priced.exchanging(size, streams)
         try:
             found = replace(solved, config=config)
             return simulated_plan(request, found, simulate, bound_ns=0, priced=bucketed, budget=budget)
@@ -129,7 +133,7 @@ def _exchanging(request: Request, plan: Plan, config: PlanConfig, simulate: Simu
     """The same layout with another exchange, simulated; it claims the same bound."""
     objective_ns, bound_ns = (round(of * 1e9) for of in (plan.claims.objective_s, plan.claims.lower_bound_s))
     solved = Solved(config, plan.layout, objective_ns, bound_ns, (), plan.priced.times)
-    priced = Priced(plan.graph, plan.layout, request.pipeline_of(config), request.cost)
+    priced = plan.priced.exchanging(config.bucket_bytes, config.exchange_streams)
     found = simulated_plan(request, solved, simulate, priced=priced, budget=budget)
     same = {name: getattr(plan.claims, name) for name in ("status", "objective_s", "lower_bound_s", "gap")}
     return replace(found, claims=replace(found.claims, **same), certificate=plan.certificate)

@@ -18,6 +18,7 @@ import numpy as np
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.least_work import LeastWork
@@ -78,7 +79,7 @@ class MixedRefinement:
         watch: Watch | None,
     ) -> None:
         self.request, self.short, self.budget, self.watch = request, short, budget, watch
-        self.prospects = Prospects(request, work)
+        self.prospects = Prospects(request, work, ClosedForms(request, work))
         self.known = self.prospects.known
         bounds = iter(mixed_bounds_ns(request, [config for group in groups for config in group.configs]))
         self.boxes = [

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.least_exchange import handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
@@ -58,8 +59,8 @@ UNLIKELY = 2.0
 class Prospects:
     """Proposals so far, and what they say of boxes."""
 
-    def __init__(self, request: Request, work: LeastWork) -> None:
-        self.request, self.work = request, work
+    def __init__(self, request: Request, work: LeastWork, forms: ClosedForms) -> None:
+        self.request, self.work, self.forms = request, work, forms
         self.known = SearchState()
         self.are_axes_shared = request.cost.is_faster_inside()
         self.crowding: dict[Schedule, float] = {}
@@ -76,10 +77,11 @@ class Prospects:
         fitting = self.known.fitting(self.request)
         return min(fitting[0].found.step_ns if fitting else math.inf, self.known.planned_ns)
 
-    def _crowded(self, box: Box, most_ns: float) -> Bound | None:
-        """Of the configuration that is likely to take least in the memory that is left in truth; None where none fits.
+    def _crowded(self, box: Box, most_ns: float) -> tuple[float, Bound | None]:
+        """What the configurations of a box are likely to take in the memory that is left in truth, the least of them.
 
-        Its prices are those at which proposals are likely to fit.
+        With it, where any fits, the prices at which proposals of that configuration are likely to fit. Nothing takes
+        less than its bound, which knows paths and places of blocks that a guess does not.
         """
         within, best, least_ns = box.within, None, most_ns
         for i in sorted(range(len(box.configs)), key=box.bounds_ns.__getitem__):
@@ -87,9 +89,10 @@ class Prospects:
                 break
             config = box.configs[i]
             found = within.likely(config, self._crowding(box, config))
-            if found.step_ns is not None and (best is None or found.step_ns < least_ns):
-                best, least_ns = found, found.step_ns
-        return best
+            likely_ns = math.inf if found.step_ns is None else max(float(found.step_ns), box.bounds_ns[i])
+            if likely_ns < least_ns:
+                best, least_ns = found, likely_ns
+        return least_ns, best
 
     def _crowding(self, box: Box, config: PlanConfig) -> float:
         """Bytes that a configuration holds beside those that bounds count, as proposals have shown, about.
@@ -106,7 +109,7 @@ class Prospects:
 
         They count more with every proposal that did not fit, and less where one did that took much longer.
         """
-        crowded = self._crowded(box, most_ns)
+        _, crowded = self._crowded(box, most_ns)
         weights = (box.prices[box.config] if crowded is None else crowded).weights.copy()
         config = box.config
         layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
@@ -198,8 +201,8 @@ class Prospects:
             elif box.level < 2:
                 guess_ns = self._guess_ns(box)
             else:
-                crowded = self._crowded(box, math.inf)
-                guess_ns = float(crowded.step_ns or 0) if crowded is not None else UNLIKELY * box.bound_ns
+                likely_ns, crowded = self._crowded(box, math.inf)
+                guess_ns = likely_ns if crowded is not None else UNLIKELY * box.bound_ns
             box.promise = state, UNLIKELY * guess_ns if too_many else guess_ns
         return box.promise[1]
 
@@ -214,10 +217,6 @@ class Prospects:
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
         more = AGAIN_SAVED if config.recompute is Recompute.MEMORY_BOUND else ALL_SAVED
         held = static + more * saved * in_flight
-        gathers = config.num_micro_batches if config.zero_stage == 3 else 1
-        group = config.tp * config.cp * config.shards
-        link = cluster.intra if self.are_axes_shared and group <= inside else cluster.inter
-        gathered_ns = 6 * parameters * gathers / link.bytes_per_s * 1e9 if config.dp > 1 else 0.0
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         computed_ns = box.bound_ns + uneven_ns
@@ -225,7 +224,14 @@ class Prospects:
             computed_ns += self._sent_ns(config) * config.num_micro_batches * request.model.layers / config.pp
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         hides = Overlap.of(cluster).allowed
-        return crowded * (max(computed_ns, gathered_ns) if hides else computed_ns + gathered_ns)
+        exchanged_ns = self._exchanged_ns(config)
+        return crowded * (max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns)
+
+    def _exchanged_ns(self, config: PlanConfig) -> float:
+        """What the layers of a stage exchange at least of parameters and gradients, in a step."""
+        in_micro_batch_ns, layers = self.forms.exchange_ns(config), self.request.model.layers
+        once_ns = 0 if in_micro_batch_ns else layers * self.forms.gradients(config)[0]
+        return (config.num_micro_batches * in_micro_batch_ns + once_ns) / config.pp
 
     def _sent_ns(self, config: PlanConfig) -> float:
         """What a layer adds up along the tensor axis for a micro-batch, by Megatron's rule."""

@@ -99,7 +99,8 @@ class Refinement:
     ) -> None:
         self.request, self.work, self.budget, self.watch = request, work, budget, watch
         self.workers = workers or workers_of(request, short)
-        self.cuts, self.prospects = SharedCuts(request, work), Prospects(request, work)
+        self.cuts = SharedCuts(request, work)
+        self.prospects = Prospects(request, work, self.cuts.forms)
         self.known = self.prospects.known
         self.are_axes_shared = request.cost.is_faster_inside()
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())

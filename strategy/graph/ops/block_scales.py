@@ -169,7 +169,8 @@ def _run(call: Call) -> None:
         most = LARGEST_CODE[DType.FLOAT8_E4M3]
         scale[0][...] = factor = xp.where(amax[0] <= 0, 1.0, amax[0] / (largest * most)).astype(amax[0].dtype)
         figures[...] = rounded(xp, xp.clip(of_blocks / largest / factor, 0, most), 3, -6)
-        divisors = xp.where(figures == 0, np.inf, figures * factor)
+        divisors = figures * factor
+    divisors = xp.where(figures == 0, np.inf, divisors)  # what is too small for a scale is zero
     scaled = call.workspace.get("scaled", given.shape, given.dtype)
     xp.divide(given, spread(xp, divisors, blocks, given.shape), out=scaled)
     xp.clip(scaled, -largest, largest, out=scaled)

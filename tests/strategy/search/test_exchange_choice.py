@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.plan.verify import verify
+from strategy.search import exchange_choice
 from strategy.search.exchange_choice import COUNTS, _rounds, with_exchange
 from strategy.search.search import search
 from strategy.space.request import Pins, Request
@@ -52,11 +54,25 @@ def test_where_it_does_the_fastest_of_all_sizes_is_found() -> None:
 
 def test_sizes_are_looked_at_two_at_a_time_until_the_best_has_worse_ones_beside_it() -> None:
     steps = [9.0, 7.0, 5.0, 4.0, 6.0, 8.0]
-    assert list(_rounds(6, steps.__getitem__)) == [[1, 3], [2, 4]]
-    assert list(_rounds(6, float)) == [[1, 3], [0, 2]]
-    assert list(_rounds(6, lambda i: -i)) == [[1, 3], [2, 4], [5]]
+    assert list(_rounds(6, steps.__getitem__)) == [[2, 4], [1, 3]]
+    assert list(_rounds(6, float)) == [[2, 4], [1, 3], [0]]
+    assert list(_rounds(6, lambda i: -i)) == [[2, 4], [3, 5]]
     assert list(_rounds(1, lambda i: 1.0)) == [[0]]
     assert list(_rounds(0, lambda i: 1.0)) == []
+
+
+def test_where_the_first_two_gain_nothing_there_is_no_looking_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, plan = plan_of(overlaps=True)
+    looked_at: list[list[int]] = []
+
+    def hardly_faster(*args: Any) -> list[Plan | None]:
+        looked_at.append([config.bucket_bytes for config in args[2]])
+        return [None, replace(plan, claims=replace(plan.claims, step_time_s=plan.claims.step_time_s * 0.9995))]
+
+    monkeypatch.setattr(exchange_choice, "_simulated", hardly_faster)
+    found = with_exchange(asked, plan, simulated, UNLIMITED)
+    assert found.claims.step_time_s == plan.claims.step_time_s * 0.9995
+    assert [len(few) for few in looked_at] == [2]
 
 
 def test_the_claims_are_those_of_the_program_and_the_bound_is_that_of_the_layout(tmp_path: Path) -> None:

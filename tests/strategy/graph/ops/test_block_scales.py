@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strategy.base.errors import InputError
@@ -113,6 +113,7 @@ def drawn(rng: np.random.Generator) -> Array:
 @pytest.mark.parametrize("scaling", RECIPES)
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32))
+@example(seed=80)  # a block whose scale would be less than the least float32
 def test_codes_and_scales_are_those_of_exact_fractions(scaling: Scaling, seed: int) -> None:
     recipe, blocks, x = RECIPES[scaling], SMALL[scaling], drawn(np.random.default_rng(seed))
     with np.errstate(over="ignore", under="ignore"):
