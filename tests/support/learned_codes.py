@@ -83,7 +83,7 @@ def _batches(graph: Graph, model: Model, training: Training, corpus: Corpus, ste
 def unit_scales() -> Iterator[None]:
     """Codes are the tensors themselves, rounded: what 8 bits without scales would be."""
 
-    def one(xp: ArrayModule, amax: AnyArray, dtype: DType) -> AnyArray:
+    def one(xp: ArrayModule, amax: AnyArray, largest: float) -> AnyArray:
         return xp.ones_like(amax)
 
     with mock.patch.object(quantize, "scale_of", one):

@@ -41,6 +41,7 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.on_rows import ragged_spec
+from strategy.graph.ops.quantize import scale_of
 from strategy.graph.ops.scratch import ScratchSizes
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.ragged import Rows
@@ -164,13 +165,12 @@ def _run(call: Call) -> None:
     if call.attrs["scales"] == DType.FLOAT8_E8M0:
         figures[...] = powers_of_two(xp, of_blocks, largest)
     elif not amax:
-        figures[...] = xp.where(of_blocks == 0, 1.0, of_blocks / largest)
+        figures[...] = scale_of(xp, of_blocks, largest)
     else:
         most = LARGEST_CODE[DType.FLOAT8_E4M3]
-        scale[0][...] = factor = xp.where(amax[0] <= 0, 1.0, amax[0] / (largest * most)).astype(amax[0].dtype)
+        scale[0][...] = factor = scale_of(xp, amax[0], largest * most)
         figures[...] = rounded(xp, xp.clip(of_blocks / largest / factor, 0, most), 3, -6)
-        divisors = figures * factor
-    divisors = xp.where(figures == 0, np.inf, divisors)  # what is too small for a scale is zero
+        divisors = xp.where(figures == 0, np.inf, figures * factor)
     scaled = call.workspace.get("scaled", given.shape, given.dtype)
     xp.divide(given, spread(xp, divisors, blocks, given.shape), out=scaled)
     xp.clip(scaled, -largest, largest, out=scaled)

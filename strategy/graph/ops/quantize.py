@@ -38,9 +38,13 @@ from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import LARGEST_CODE, DType, TensorSpec
 
 
-def scale_of(xp: ArrayModule, amax: Array, dtype: DType) -> Array:
-    """What codes of a dtype are multiplied by, where the largest magnitude is `amax`."""
-    return xp.where(amax <= 0, 1.0, amax / LARGEST_CODE[dtype]).astype(amax.dtype)
+def scale_of(xp: ArrayModule, amax: Array, largest: float) -> Array:
+    """What codes up to `largest` are multiplied by, where the largest magnitude is `amax`.
+
+    1 where that is zero, or so small that its scale would be: the codes are zero then.
+    """
+    scale = amax / largest
+    return xp.where(scale <= 0, 1.0, scale).astype(amax.dtype)
 
 
 def _infer_amax(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -90,7 +94,7 @@ def _run(call: Call) -> None:
     xp, (x, amax), (codes, scale, *seen) = call.xp, call.inputs, call.outputs
     dtype = DType(str(call.attrs["dtype"]))
     largest = LARGEST_CODE[dtype]
-    scale[...] = scale_of(xp, amax, dtype)
+    scale[...] = scale_of(xp, amax, largest)
     given, made = (x.rows, codes.hold(x.cells)) if isinstance(x, Rows) else (x, codes)
     scaled = call.workspace.get("scaled", given.shape, given.dtype)
     xp.divide(given, scale, out=scaled)

@@ -71,8 +71,8 @@ def wanted(x: Array, recipe: BlockRecipe, blocks: Blocks) -> tuple[Array, Array,
     """Codes, scales and the scale of the tensor, one after another."""
     largest, whole = SINGLE(LARGEST_CODE[recipe.codes]), SINGLE(1)
     amax = np.abs(x).max()
-    if recipe.scales is DType.FLOAT8_E4M3 and amax > 0:
-        whole = amax / SINGLE(largest * SINGLE(448))
+    if recipe.scales is DType.FLOAT8_E4M3:
+        whole = amax / SINGLE(largest * SINGLE(448)) or whole
     scales = np.empty(scales_shape(x.shape, blocks), SINGLE)
     codes = np.empty(x.shape, SINGLE)
     for i, j in itertools.product(*map(range, scales.shape)):
@@ -95,7 +95,7 @@ def scale_of(amax: Any, whole: Any, recipe: BlockRecipe, largest: Any) -> Any:
     if amax == 0:
         return 1.0
     if recipe.scales is DType.FLOAT32:
-        return amax / largest
+        return amax / largest or 1.0
     first = max(math.frexp(float(amax))[1] - 12, -127)
     most = Fraction(float(amax)) / Fraction(float(largest))
     return 2.0 ** next(power for power in range(first, 128) if most <= Fraction(2) ** power)
@@ -108,6 +108,16 @@ def drawn(rng: np.random.Generator) -> Array:
     fractions = rng.integers(-most, most + 1, shape).astype(SINGLE)
     low, high = ((-4, 5), (-60, 61), (-149, 80))[rng.integers(3)]
     return np.ldexp(fractions, rng.integers(low, high, shape)) * (rng.random(shape) < rng.choice((0.3, 1.0)))
+
+
+@pytest.mark.parametrize("exponent", [-149, -140, -130, -120])
+@pytest.mark.parametrize("scaling", RECIPES)
+def test_what_is_too_small_for_a_scale_has_codes_of_zero(scaling: Scaling, exponent: int) -> None:
+    x = np.zeros((4, 12), SINGLE)
+    x[0, 0] = x[1, 5] = np.ldexp(SINGLE(1), exponent)
+    codes, scales, *whole = quantized(x, RECIPES[scaling], SMALL[scaling])
+    assert all(np.isfinite(figures).all() for figures in (codes, scales, *whole))
+    assert codes[0, 0] or exponent < -126
 
 
 @pytest.mark.parametrize("scaling", RECIPES)
