@@ -126,4 +126,4 @@ def _errors() -> MemoryErrors:
 
 
 def _claiming(result: SearchResult, claim: FitClaim) -> SearchResult:
-    return replace(result, plan=replace(result.plan, claims=replace(result.plan.claims, fit=claim)))
+    return replace(result, plan=result.plan.claiming(replace(result.plan.claims, fit=claim)))

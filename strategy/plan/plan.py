@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,21 @@ class Plan:
     def priced(self) -> Priced:
         """What the plan lays out, at the prices that it was made with."""
         return Priced(self.graph, self.layout, self.pipeline, self.cost)
+
+    def claiming(self, claims: Claims | None = None, certificate: Mapping[str, Any] | None = None) -> Plan:
+        """The same with other claims, another certificate, or both; what it lays out is known as far as it was."""
+        found = replace(self, claims=claims or self.claims, certificate=certificate or self.certificate)
+        vars(found).update({name: vars(self)[name] for name in ("graph", "priced") if name in vars(self)})
+        return found
+
+    def with_prices(self, priced: Priced) -> Plan:
+        """Itself, whose graph and prices need not be worked out any more."""
+        vars(self).update(graph=priced.graph, priced=priced)
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        """What it is sent as: not what follows from the rest."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def ranks(self) -> int:

@@ -145,7 +145,7 @@ def _searched(
     interrupted |= bool(interruption.signum)
     chosen = with_bound(best, bound_ns / 1e9, status)
     if certificate is not None:
-        chosen = replace(chosen, certificate=document(certificate))
+        chosen = chosen.claiming(certificate=document(certificate))
     count = sum(len(group.configs) for group in groups)
     return SearchResult(chosen, status, tuple(others), count, time.monotonic() - start, interrupted)
 
@@ -260,4 +260,4 @@ def with_bound(plan: Plan, bound_s: float, status: Status) -> Plan:
     bound_s = min(bound_s, objective_s)
     gap = (objective_s - bound_s) / objective_s
     status = Status.OPTIMAL if gap == 0 else status
-    return replace(plan, claims=replace(plan.claims, lower_bound_s=bound_s, gap=gap, status=str(status)))
+    return plan.claiming(replace(plan.claims, lower_bound_s=bound_s, gap=gap, status=str(status)))

@@ -136,4 +136,4 @@ def _exchanging(request: Request, plan: Plan, config: PlanConfig, simulate: Simu
     priced = plan.priced.exchanging(config.bucket_bytes, config.exchange_streams)
     found = simulated_plan(request, solved, simulate, priced=priced, budget=budget)
     same = {name: getattr(plan.claims, name) for name in ("status", "objective_s", "lower_bound_s", "gap")}
-    return replace(found, claims=replace(found.claims, **same), certificate=plan.certificate)
+    return found.claiming(replace(found.claims, **same), plan.certificate)

@@ -224,14 +224,8 @@ class Prospects:
             computed_ns += self._sent_ns(config) * config.num_micro_batches * request.model.layers / config.pp
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         hides = Overlap.of(cluster).allowed
-        exchanged_ns = self._exchanged_ns(config)
+        exchanged_ns = self.forms.exchange_ns(config) * config.num_micro_batches / config.pp
         return crowded * (max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns)
-
-    def _exchanged_ns(self, config: PlanConfig) -> float:
-        """What the layers of a stage exchange at least of parameters and gradients, in a step."""
-        in_micro_batch_ns, layers = self.forms.exchange_ns(config), self.request.model.layers
-        once_ns = 0 if in_micro_batch_ns else layers * self.forms.gradients(config)[0]
-        return (config.num_micro_batches * in_micro_batch_ns + once_ns) / config.pp
 
     def _sent_ns(self, config: PlanConfig) -> float:
         """What a layer adds up along the tensor axis for a micro-batch, by Megatron's rule."""

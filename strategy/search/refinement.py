@@ -67,8 +67,10 @@ RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
 SCARCE = 0.7
 """Part of the memory from which on it is asked how little layers can save."""
-BESIDE = 1
-"""Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
+WORKERS = 1
+"""Processes beside this one, if there are processors."""
+BESIDE = 2.0
+"""By this part of what is asked for the box that promises most, more is asked for those that are bounded least."""
 ALONE_EFFORT = 3.0
 """So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
 MOST_RAISED = 12
@@ -81,7 +83,7 @@ ONE_SHARE, ONE_S = 0.05, 2.0
 
 def workers_of(request: Request, short: Model) -> Workers:
     """As many as boxes are refined beside others; they may be started before it is known which boxes there are."""
-    return Workers(Templates(request, short), min(BESIDE, spare_processors()))
+    return Workers(Templates(request, short), min(WORKERS, spare_processors()))
 
 
 class Refinement:
@@ -244,7 +246,7 @@ class Refinement:
     def _beside(self, left: list[Box], first: list[tuple[Box, Question]], most_ns: float) -> list[tuple[Box, Question]]:
         """About as much for the boxes that are bounded least."""
         found: list[tuple[Box, Question]] = []
-        enough = BESIDE * first[0][1].effort if first else (1 + BESIDE) * ALONE_EFFORT
+        enough = BESIDE * first[0][1].effort if first else (1 + WORKERS) * ALONE_EFFORT
         left_to_raise = MOST_RAISED if first else len(left)
         while sum(question.effort for _, question in found) < enough and left_to_raise and not self.budget.is_over():
             left_to_raise -= 1

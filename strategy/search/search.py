@@ -161,7 +161,7 @@ def _one_by_one(
             raise KeyboardInterrupt
     chosen, stopped = _finished(request, plans[0], known, simulate, Budget.of(0.0) if interrupted else budget)
     status, took_s = _status(chosen, known), time.monotonic() - start
-    chosen = replace(chosen, claims=replace(chosen.claims, status=str(status)))
+    chosen = chosen.claiming(replace(chosen.claims, status=str(status)))
     return SearchResult(chosen, status, tuple(plans[1:]), len(candidates), took_s, interrupted or stopped)
 
 
@@ -183,7 +183,7 @@ def _certified(request: Request, plan: Plan, proofs: CandidateProofs) -> Plan:
         return plan
     if proved_ns < bound_ns:
         plan = with_bound(plan, proved_ns / 1e9, Status.FEASIBLE)
-    return replace(plan, certificate=candidate_document(certificate))
+    return plan.claiming(certificate=candidate_document(certificate))
 
 
 def _have_something(request: Request, candidates: Sequence[PlanConfig], known: _Known) -> bool:

@@ -20,6 +20,8 @@ from strategy.ilp.solve.warm import warm
 from strategy.search.template.answers import Answer, Question, Templates
 
 Outcome = Answer | OutOfTimeError
+OWN_EFFORT = 0.7
+"""What this process does beside answering, by the measure of `Question.effort`: it finds what else to ask."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Workers:
 
     def answers(self, first: Sequence[Question], others: Callable[[], Sequence[Question]] = tuple) -> list[Outcome]:
         """The answers, or why there are none, in order; what else is to be asked is found while others begin."""
-        load = [0.0] * (1 + len(self.others))
+        load = [OWN_EFFORT, *(0.0 for _ in self.others)]
 
         def more() -> tuple[Sequence[Question], list[tuple[int, int]]]:
             found = others()

@@ -99,7 +99,7 @@ def simulated_plan(
         memory_limit_bytes=request.memory_limit_bytes,
         sent_bytes_per_step=sent_bytes_per_step(program),
     )
-    return Plan(
+    found = Plan(
         request.model_name,
         request.model,
         training,
@@ -109,3 +109,4 @@ def simulated_plan(
         solved.layout,
         claims,
     )
+    return found.with_prices(priced)
