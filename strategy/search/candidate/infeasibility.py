@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
+from strategy.base.units import format_bytes
 from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.ilp.solve.memory_feasibility import least_peak
 from strategy.layout.config import PlanConfig
@@ -63,7 +64,7 @@ def tightest(
 
 def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) -> InfeasibleError:
     """No layout was found that fits. Names the smallest limit that would do, and its biggest item."""
-    problem_text = f"no plan fits {request.memory_limit_bytes} bytes per device"
+    problem_text = f"no plan fits {format_bytes(request.memory_limit_bytes)} per device"
     if nearest is None:
         return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
     config = nearest.solved.config
@@ -75,8 +76,8 @@ def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) 
     peaks = memory_nbytes(nearest.program)
     name, nbytes = fullest(nearest.program, peaks.index(nearest.nbytes)).tensors[0]
     word = "the smallest limit that works is" if complete else "a limit that works, not proved to be the smallest, is"
-    item = f"{degrees}; the biggest item is then {name} with {nbytes} bytes"
-    hint = f"{word} {nearest.nbytes} bytes, with {item}"
+    item = f"{degrees}; the biggest item is then {name} with {format_bytes(nbytes)}"
+    hint = f"{word} {nearest.nbytes} bytes ({format_bytes(nearest.nbytes)}), with {item}"
     return InfeasibleError(problem_text, smallest_limit=nearest.nbytes, hint=hint)
 
 

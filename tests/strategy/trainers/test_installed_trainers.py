@@ -1,4 +1,4 @@
-"""What is written for DeepSpeed and torchtitan is what their own configuration classes read, where they are installed."""
+"""What is written for DeepSpeed and torchtitan is what their own classes read, where these are installed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def planned(name: str, model: Model) -> Plan:
 @pytest.mark.parametrize("name", PINS)
 def test_deepspeed_reads_what_the_plan_says(name: str, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    reading = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed: pip install deepspeed")
+    reading = pytest.importorskip(
+        "deepspeed.runtime.config", reason="DeepSpeed is not installed: pip install deepspeed"
+    )
+    monkeypatch.setattr(reading.dist, "get_rank", lambda *_: 0)  # no job is running: the number of ranks is said below
     plan = planned(name, model)
     config, training = plan.config, plan.training
     said = json.loads(write_configuration(plan, TrainerName.DEEPSPEED, "run.json").files["run.json"])
@@ -53,16 +56,35 @@ def test_deepspeed_reads_what_the_plan_says(name: str, model: Model, monkeypatch
     assert found.gradient_accumulation_steps == config.num_micro_batches
     assert (found.zero_config.stage, found.bfloat16_config.enabled) == (config.zero_stage, True)
     assert found.gradient_clipping == pytest.approx(training.max_norm if training.max_norm < 1e30 else 0.0)
-    assert found.optimizer_params["lr"] == training.lr
+
+
+def torchtitan() -> Any:
+    """The classes that read TOML files: up to 0.2."""
+    reason = "torchtitan up to 0.2 is not installed: pip install 'torchtitan<0.3'"
+    found = pytest.importorskip("torchtitan.config", reason=reason)
+    return found if hasattr(found, "JobConfig") else pytest.skip(reason)
 
 
 @pytest.mark.parametrize("name", PINS)
 def test_torchtitan_reads_what_the_plan_says(name: str, tmp_path: Path) -> None:
-    reading = pytest.importorskip("torchtitan.config", reason="torchtitan is not installed: pip install torchtitan")
-    plan = planned(name, debug_model())
-    config = plan.config
+    reading, plan = torchtitan(), planned(name, debug_model())
+    config, training = plan.config, plan.training
     path = tmp_path / "run.toml"
     path.write_text(write_configuration(plan, TrainerName.TORCHTITAN, "run.toml").files["run.toml"], encoding="utf-8")
     found = reading.ConfigManager().parse_args(["--job.config_file", str(path)])
-    assert found.training.global_batch_size == plan.training.global_batch
-    assert found.parallelism.pipeline_parallel_degree == config.pp
+    assert (found.model.name, found.model.flavor, found.training.seq_len) == ("llama3", "debugmodel", 128)
+    assert (found.training.global_batch_size, found.training.max_norm) == (training.global_batch, training.max_norm)
+    of_rank = config.micro_batch if config.pp == 1 else config.micro_batch * config.num_micro_batches
+    assert found.training.local_batch_size == of_rank
+    degrees = found.parallelism
+    assert (degrees.pipeline_parallel_degree, degrees.tensor_parallel_degree) == (config.pp, config.tp)
+    shares = degrees.data_parallel_replicate_degree, degrees.data_parallel_shard_degree
+    assert shares == ((1, config.dp) if config.zero_stage >= 2 else (config.dp, 1))
+    assert found.activation_checkpoint.mode == ("full" if config.recompute is Recompute.FULL else "none")
+
+
+def test_torchtitan_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    reading, path = torchtitan(), tmp_path / "run.toml"
+    path.write_text("[parallelism]\ntensor_degree = 2\n", encoding="utf-8")
+    with pytest.raises((SystemExit, ValueError, TypeError)):
+        reading.ConfigManager().parse_args(["--job.config_file", str(path)])
