@@ -368,7 +368,11 @@ class _Rank:
         return _Pieces(register[kept], number[kept], begin[kept], end[kept], count, np.gcd(blocks, count))
 
     def _taken(self, pieces: _Pieces) -> dict[int, int]:
-        """Register -> the one whose blocks it takes over, by acts of the main stream."""
+        """Register -> the one whose blocks it takes over, by acts of the main stream.
+
+        The first of those that take over from one another is written anew as soon as its own piece is read, whoever
+        has taken that over: so it must not be, at the earliest, before the last of them is done with.
+        """
         candidates = list(self._candidates())
         if not candidates:
             return {}
@@ -378,7 +382,7 @@ class _Rank:
         sources: set[int] = set()
         for index in np.flatnonzero(self._end_in(pieces, actor, source, target)).tolist():
             who, one, other = candidates[index]
-            if who not in actors and one not in sources:
+            if who not in actors and one not in sources and _ends_in_time(pieces, _first(one, taken), other):
                 taken[other] = one
                 actors.add(who)
                 sources.add(one)
@@ -437,6 +441,22 @@ def nth_of_each(sequence: Integers) -> Integers:
     found = np.empty(len(sequence), np.int64)
     found[order] = np.arange(len(sequence)) - np.repeat(begins, np.diff(begins, append=len(sequence)))
     return found
+
+
+def _first(register: int, taken: Mapping[int, int]) -> int:
+    """Whose blocks a register has in the end."""
+    while register in taken:
+        register = taken[register]
+    return register
+
+
+def _ends_in_time(pieces: _Pieces, first: int, last: int) -> bool:
+    """Whether every piece of `last` ends before the next piece of `first` in its block begins; they have as many."""
+    begin, end = (
+        times[pieces.first[one] :][: pieces.count[one]] for times, one in ((pieces.begin, first), (pieces.end, last))
+    )
+    apart = int(pieces.apart[first])
+    return bool((end[:-apart] <= begin[apart:]).all())
 
 
 def _chain(register: int, followers: Mapping[int, int]) -> Iterator[int]:

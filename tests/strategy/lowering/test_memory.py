@@ -72,6 +72,30 @@ def test_nothing_is_written_over_what_is_still_to_be_read() -> None:
     assert a != b
 
 
+@pytest.mark.parametrize(
+    ("turns", "in_place"),
+    [
+        ("start b c d start b c d", {"b", "c"}),  # what is fetched next is so behind all that was made of the last
+        ("start b c start d b c d", {"b"}),  # before that has been read, but for what b made
+        ("start b start c d b c d", {"c"}),  # before c has read that
+    ],
+)
+def test_what_is_written_anew_early_is_taken_over_by_nobody_who_is_not_done(turns: str, in_place: set[str]) -> None:
+    """Another stream fetches x as soon as `start` lets it: b writes a over x, c writes c over a, d reads that."""
+    registers = tuple(register(name, 1) for name in ("go", "x", "a", "c"))
+    actors = (
+        actor("start", (), (0,), acts=2),
+        actor("fetch", (0,), (1,), acts=2),
+        actor("b", (1,), (2,), acts=2, in_place=True),
+        actor("c", (2,), (3,), acts=2, in_place=True),
+        actor("d", (3,), (), acts=2),
+    )
+    at = {one.name: i for i, one in enumerate(actors)}
+    streams = (Stream(0, "compute", tuple(at[turn] for turn in turns.split())), Stream(0, "comm", (1, 1)))
+    _, x, a, c = offsets(Program(1, registers, actors, streams))
+    assert {name for name, one, other in (("b", x, a), ("c", a, c)) if one == other} == in_place
+
+
 def test_state_lies_by_itself_and_all_the_time() -> None:
     weight, scratch = register("weight", 2, initial=1), register("scratch", 1)
     program = allocated(Program(1, (weight, scratch), (actor("use", (0,), (1,)),), (Stream(0, "compute", (0,)),)))
