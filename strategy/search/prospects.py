@@ -19,7 +19,7 @@ from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
 from strategy.cost.measurement import Features
 from strategy.graph.experts import weights_of_experts
-from strategy.graph.graph import Graph, Role
+from strategy.graph.graph import Graph, Phase, Role
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
@@ -50,8 +50,12 @@ ALL_SAVED, AGAIN_SAVED = 2.5, 1.2
 kept, and where memory-bound ops are done again."""
 SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
 """Sums of what a layer hands on, along a tensor axis; and where all of it is computed again."""
+DISPATCHES, DISPATCHES_AGAIN = 4, 6
+"""Exchanges with experts of a layer, there and back in both passes; and where all of it is computed again."""
 STAY = 0.03
 """By this part more may be thought of the box that is being looked at than of another, which would be begun anew."""
+COSTLY = 0.05
+"""By this part what has a template of two axes beside the data axis has to promise more to be looked at first."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
 
@@ -66,8 +70,11 @@ class Prospects:
         self.crowding: dict[Schedule, float] = {}
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
         self.of_experts = _share_of_experts(work.graph(Recompute.NONE))
+        self.rows_of_experts = _rows_of_experts(work.graph(Recompute.NONE))
         self.sent_ns: dict[object, float] = {}
         """What a layer adds up along a tensor axis for a micro-batch."""
+        self.dispatched_ns: dict[object, float] = {}
+        """What one exchange between a layer's ranks and experts takes, for a micro-batch."""
         self.too_many: dict[object, int] = {}
         """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
 
@@ -172,14 +179,19 @@ class Prospects:
         found = self._least(boxes)
         if found is None or latest is None or latest not in boxes:
             return found
-        return latest if self._promise(latest) <= (1 + STAY) * found.promise[1] else found
+        return latest if self._weighed(latest) <= (1 + STAY) * self._weighed(found) else found
+
+    def _weighed(self, box: Box) -> float:
+        """What a box promises, and some more where it takes long to look into."""
+        config = box.configs[0]
+        return self._promise(box) * (1 + COSTLY * (config.ep > 1 and config.tp * config.cp > 1))
 
     def _least(self, boxes: list[Box]) -> Box | None:
-        waiting = [(self._promise(box) if box.level < 2 else box.promise[1], i) for i, box in enumerate(boxes)]
+        waiting = [(self._weighed(box) if box.level < 2 else box.promise[1], i) for i, box in enumerate(boxes)]
         heapq.heapify(waiting)
         while waiting:
             i = waiting[0][1]
-            least_ns = self._promise(boxes[i])
+            least_ns = self._weighed(boxes[i])
             heapq.heapreplace(waiting, (least_ns, i))
             if waiting[0][1] == i:
                 return boxes[i]
@@ -221,7 +233,8 @@ class Prospects:
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         computed_ns = box.bound_ns + uneven_ns
         if config.tp > inside or not box.level or not self.are_axes_shared:  # else bounds count what layers send
-            computed_ns += self._sent_ns(config) * config.num_micro_batches * request.model.layers / config.pp
+            layer_ns = self._sent_ns(config) + self._dispatched_ns(config)
+            computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         hides = Overlap.of(cluster).allowed
         exchanged_ns = self.forms.exchange_ns(config) * config.num_micro_batches / config.pp
@@ -243,6 +256,29 @@ class Prospects:
         level = cost.cluster.level(placements_of(config)[0].devices[: config.tp])
         sent = 2 * (config.tp - 1) * nbytes // config.tp
         return cost.seconds(Features(ActKind.ALL_REDUCE, 0, sent, config.tp - 1, level)) * 1e9
+
+    def _dispatched_ns(self, config: PlanConfig) -> float:
+        """What a layer sends to experts and back for a micro-batch, evenly."""
+        if config.ep == 1:
+            return 0.0
+        times = DISPATCHES_AGAIN if config.recompute is Recompute.FULL else DISPATCHES
+        key = config.ep, config.tp, config.cp, config.micro_batch
+        if key not in self.dispatched_ns:
+            cost, among = self.request.cost, config.tp * config.cp
+            nbytes = self.rows_of_experts * config.micro_batch // among
+            level = "inter" if among * config.ep > cost.cluster.devices_per_node else "intra"
+            sent = (config.ep - 1) * nbytes // config.ep
+            self.dispatched_ns[key] = cost.seconds(Features(ActKind.ALL_TO_ALL, 0, sent, config.ep - 1, level)) * 1e9
+        return times * self.dispatched_ns[key]
+
+
+def _rows_of_experts(graph: Graph) -> int:
+    """Bytes of a sample that a layer between hands to its experts, as far as they are expected."""
+    weights = weights_of_experts(graph)
+    readers = [graph.by_name[name] for name in weights]
+    readers = [op for op in readers if op.layer == MIDDLE and op.phase is Phase.FORWARD]
+    handed = (graph.values[name].spec.nbytes for op in readers for name in op.inputs if name != weights[op.name])
+    return max(handed, default=0)
 
 
 def _of_memory(config: PlanConfig) -> object:

@@ -77,7 +77,7 @@ MOST_RAISED = 12
 """So many boxes are bounded beside a question for what promises most, by what is known."""
 MEANWHILE = 12
 """So many boxes are bounded beside other work."""
-ONE_SHARE, ONE_S = 0.05, 2.0
+ONE_SHARE, ONE_S = 0.25, 2.0
 """Share of the time for a single template, and seconds at least: it ends with a bound and a choice, not the best."""
 
 
@@ -108,6 +108,8 @@ class Refinement:
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.boxes = [self._box(group) for group in groups]
         self.promising: Box | None = None
+        self.hurries = False
+        """Whether it is time for some layouts, of a box of which little more than that it promises most is known."""
         self.turns = 0
 
     def __enter__(self) -> Refinement:
@@ -214,7 +216,7 @@ class Refinement:
 
     def go_on(self, budget: Budget, *, near: float = 0.0) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
-        self.budget = budget
+        self.budget, self.hurries = budget, not self.known.proposals
         with self._whole():
             self._ask_anew()
         self.run(near=near)
@@ -248,15 +250,19 @@ class Refinement:
         found: list[tuple[Box, Question]] = []
         enough = BESIDE * first[0][1].effort if first else (1 + WORKERS) * ALONE_EFFORT
         left_to_raise = MOST_RAISED if first else len(left)
+        passed_over = list[Box]()
         while sum(question.effort for _, question in found) < enough and left_to_raise and not self.budget.is_over():
             left_to_raise -= 1
             asked = {other.axes for other, _ in (*first, *found) if other.level == 0}
-            taken = [self.promising, *(box for box, _ in found)]
+            taken = [self.promising, *passed_over, *(box for box, _ in found)]
             others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
             others = [box for box in others if box.level or box.axes not in asked]
             if not others:
                 break
-            self._add_question(found, min(others, key=lambda box: box.bound_ns), most_ns, promises=False)
+            least = min(others, key=lambda box: box.bound_ns)
+            self._add_question(found, least, most_ns, promises=False)
+            if first and found and found[-1][1].effort > enough:  # what promises most would wait for it
+                passed_over.append(found.pop()[0])
         return found
 
     def _add_question(self, found: list[tuple[Box, Question]], box: Box, most_ns: float, *, promises: bool) -> None:
@@ -270,6 +276,12 @@ class Refinement:
     def _question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
         """What to ask next for a box; None where what is known was enough to raise its bound."""
         before_ns = box.bound_ns
+        if promises and self.hurries and not self.known.proposals and box.level < 3:
+            box.within = box.within or self.cuts.within_of(box)
+            self.cuts.share(box)
+            box.level = 3
+            box.raise_bounds(most_ns)
+            before_ns = box.bound_ns
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
             if box.level == 0:

@@ -28,6 +28,8 @@ from strategy.space.short_model import multiplicities
 
 MOST_TEMPLATES = 16
 """So many are kept, the latest; one of two axes holds some ten MiB."""
+WITH_DATA, WITH_EXPERTS = 3.0, 6.0
+"""How much more work a template is with a data axis, and with one along which experts are shared out beside others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +57,8 @@ class Question:
     @property
     def effort(self) -> float:
         """About how much work it is to answer it, beside others."""
-        return 1.0 if self.tensor_axis else 3.0
+        alone = 1.0 if self.tensor_axis else WITH_DATA
+        return alone * (WITH_EXPERTS if self.config.ep > 1 and self.config.tp * self.config.cp > 1 else 1.0)
 
     @property
     def template(self) -> TemplateName:

@@ -1,0 +1,46 @@
+"""What boxes are thought to take before a template has told, and layouts that are asked for in a hurry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from strategy.base.budget import Budget
+from strategy.bounds.configurations import mesh_groups
+from strategy.bounds.quick_bound import least_work
+from strategy.cost.cost import CostModel
+from strategy.hardware.presets import PRESETS
+from strategy.layout.config import Recompute
+from strategy.models.decoder import DecoderConfig
+from strategy.passes.training import Training
+from strategy.search.refinement import Refinement
+from strategy.space.request import Pins, Request
+from strategy.space.short_model import shortened
+
+EXPERTS = DecoderConfig(6, 512, 8, 8, 64, 1024, 512, 1024, sparse=(1,), experts=32, choices=4, expert_hidden=256)
+
+
+def refinement(**pins: int) -> Refinement:
+    """Of a mixture on two nodes, nothing of which is refined yet."""
+    cluster = replace(PRESETS["dgx-h100"], name="dgx-h100:2", nodes=2)
+    request = Request("mixture", EXPERTS, Training(64), CostModel(cluster, {}), 2**40, Pins(**pins))  # type: ignore[arg-type]
+    work, short = least_work(request), shortened(EXPERTS)
+    assert short is not None
+    return Refinement(request, short, work, mesh_groups(request, work), Budget.of(600), None)
+
+
+def test_experts_on_other_nodes_are_thought_to_take_longer_than_those_on_the_same() -> None:
+    found = refinement(dp=16, tp=1, pp=1, micro_batch=4, zero_stage=0)
+    boxes = [box for box in found.boxes if box.config.recompute is Recompute.NONE]
+    promised = {box.config.ep: found.prospects._promise(box) / box.bound_ns for box in boxes}
+    assert promised[1] < promised[2] < promised[8] < 0.8 * promised[16]
+
+
+def test_in_a_hurry_layouts_are_asked_for_at_once() -> None:
+    asked: dict[bool, list[tuple[bool, bool]]] = {}
+    for hurries in (False, True):
+        found = refinement(tp=2, pp=1, micro_batch=4)
+        found.hurries = hurries
+        ((_, question),) = found._promised(found.boxes, math.inf)
+        asked[hurries] = [(question.tensor_axis, question.proposes)]
+    assert asked == {False: [(True, False)], True: [(False, True)]}
