@@ -50,11 +50,13 @@ ALL_SAVED, AGAIN_SAVED = 2.5, 1.2
 kept, and where memory-bound ops are done again."""
 SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
 """Sums of what a layer hands on, along a tensor axis; and where all of it is computed again."""
+ROWS_HELD = 4
+"""Tensors of a layer with all that its experts are handed that are there at once."""
 DISPATCHES, DISPATCHES_AGAIN = 4, 6
 """Exchanges with experts of a layer, there and back in both passes; and where all of it is computed again."""
 STAY = 0.03
 """By this part more may be thought of the box that is being looked at than of another, which would be begun anew."""
-COSTLY = 0.05
+COSTLY, COSTLY_IN_A_HURRY = 0.05, 0.5
 """By this part what has a template of two axes beside the data axis has to promise more to be looked at first."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
@@ -70,9 +72,10 @@ class Prospects:
         self.crowding: dict[Schedule, float] = {}
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
         self.of_experts = _share_of_experts(work.graph(Recompute.NONE))
-        self.rows_of_experts = _rows_of_experts(work.graph(Recompute.NONE))
+        self.rows_of_experts, self.experts_per_choice = _rows_of_experts(work.graph(Recompute.NONE))
         self.sent_ns: dict[object, float] = {}
         """What a layer adds up along a tensor axis for a micro-batch."""
+        self.costly = COSTLY
         self.dispatched_ns: dict[object, float] = {}
         """What one exchange between a layer's ranks and experts takes, for a micro-batch."""
         self.too_many: dict[object, int] = {}
@@ -184,7 +187,7 @@ class Prospects:
     def _weighed(self, box: Box) -> float:
         """What a box promises, and some more where it takes long to look into."""
         config = box.configs[0]
-        return self._promise(box) * (1 + COSTLY * (config.ep > 1 and config.tp * config.cp > 1))
+        return self._promise(box) * (1 + self.costly * (config.ep > 1 and config.tp * config.cp > 1))
 
     def _least(self, boxes: list[Box]) -> Box | None:
         waiting = [(self._weighed(box) if box.level < 2 else box.promise[1], i) for i, box in enumerate(boxes)]
@@ -228,7 +231,7 @@ class Prospects:
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
         more = AGAIN_SAVED if config.recompute is Recompute.MEMORY_BOUND else ALL_SAVED
-        held = static + more * saved * in_flight
+        held = static + more * saved * in_flight + ROWS_HELD * self._most_rows(config)
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         computed_ns = box.bound_ns + uneven_ns
@@ -257,6 +260,13 @@ class Prospects:
         sent = 2 * (config.tp - 1) * nbytes // config.tp
         return cost.seconds(Features(ActKind.ALL_REDUCE, 0, sent, config.tp - 1, level)) * 1e9
 
+    def _most_rows(self, config: PlanConfig) -> float:
+        """Bytes that a layer's experts on one rank are handed of a micro-batch at most: all may be wanted at once."""
+        if not self.rows_of_experts:
+            return 0.0
+        here = min(1.0, self.experts_per_choice / config.ep)
+        return self.rows_of_experts * config.micro_batch * config.ep * here / (config.tp * config.cp)
+
     def _dispatched_ns(self, config: PlanConfig) -> float:
         """What a layer sends to experts and back for a micro-batch, evenly."""
         if config.ep == 1:
@@ -272,13 +282,16 @@ class Prospects:
         return times * self.dispatched_ns[key]
 
 
-def _rows_of_experts(graph: Graph) -> int:
-    """Bytes of a sample that a layer between hands to its experts, as far as they are expected."""
+def _rows_of_experts(graph: Graph) -> tuple[int, float]:
+    """Bytes of a sample that a layer between hands to its experts; and how many of these there are per choice."""
     weights = weights_of_experts(graph)
     readers = [graph.by_name[name] for name in weights]
     readers = [op for op in readers if op.layer == MIDDLE and op.phase is Phase.FORWARD]
-    handed = (graph.values[name].spec.nbytes for op in readers for name in op.inputs if name != weights[op.name])
-    return max(handed, default=0)
+    handed = [graph.values[name].spec for op in readers for name in op.inputs if name != weights[op.name]]
+    if not handed:
+        return 0, 1.0
+    most = max(handed, key=lambda spec: spec.nbytes)
+    return most.nbytes, 1.0 if most.ragged is None else most.ragged.dims[0] / most.ragged.most
 
 
 def _of_memory(config: PlanConfig) -> object:

@@ -50,7 +50,7 @@ from strategy.layout.config import PlanConfig
 from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box
 from strategy.search.certify import certified
-from strategy.search.prospects import TIE, Prospects
+from strategy.search.prospects import COSTLY, COSTLY_IN_A_HURRY, TIE, Prospects
 from strategy.search.search_result import Watch
 from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.answers import Answer, Question, Templates
@@ -217,6 +217,7 @@ class Refinement:
     def go_on(self, budget: Budget, *, near: float = 0.0) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
         self.budget, self.hurries = budget, not self.known.proposals
+        self.prospects.costly = COSTLY_IN_A_HURRY if self.hurries else COSTLY
         with self._whole():
             self._ask_anew()
         self.run(near=near)
