@@ -53,7 +53,7 @@ def case(number: int) -> PlanCase:
     return random_plan_case(number) if number % MPI_EVERY else mpi_case(number)
 
 
-@pytest.mark.parametrize("first", long_but(range(0, len(THREADS), BATCH), 0, 2))
+@pytest.mark.parametrize("first", long_but(range(0, len(THREADS), BATCH), 0))
 def test_every_rank_holds_what_one_device_computes(first: int) -> None:
     for number in THREADS[first : first + BATCH]:
         made = case(number)
@@ -95,6 +95,7 @@ def test_collectives_on_two_levels_run_beside_each_other() -> None:
     assert check_under_mpi(4, {0: plan}) == {0: []}
 
 
+@pytest.mark.long
 def test_the_plans_differ_enough() -> None:
     """Half of each quota of the campaign, and one of each at least."""
     seen = Counter(name for number in range(CASES) for name in {*exercised(case(number))})

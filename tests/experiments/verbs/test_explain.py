@@ -151,6 +151,7 @@ def test_memory_that_is_short_is_told_though_the_limit_that_does_is_not_found_in
     def late(*_: object) -> None:
         raise OutOfTimeError("late")
 
+    monkeypatch.setattr("strategy.search.search.tightest", lambda *_: (None, False))
     monkeypatch.setattr("experiments.explanation.why_not.memory_constraint", late)
     plan = read_plan(small_file)
     pins = Pins(dp=2, tp=1, pp=1, micro_batch=2, recompute=Recompute.NONE, offload=Offload.NONE, zero_stage=0)
