@@ -97,11 +97,11 @@ def test_acts_take_place_when_they_do_among_all(
 
 
 @pytest.mark.parametrize(
-    "order", long_but([("data",), ("pipeline",), ("tensor", "pipeline", "data"), ("data", "pipeline")], 1, 2)
+    "order", long_but([(["data"],), (["pipeline"],), (["tensor", "pipeline", "data"],), (["data", "pipeline"],)], 1, 2)
 )
 @pytest.mark.parametrize(("degrees", "per_node"), long_but([((2, 2, 2), 2), ((2, 2, 4), 4), ((4, 2, 2), 4)], 0))
 def test_axes_in_other_orders_fold(
-    degrees: tuple[int, int, int], per_node: int, order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    degrees: tuple[int, int, int], per_node: int, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dp, tp, pp = degrees
     training = Training(global_batch=8 * dp, num_micro_batches=8)
