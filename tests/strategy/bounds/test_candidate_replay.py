@@ -320,9 +320,13 @@ def test_wrong_files_are_refused_in_words(case: Case) -> None:
         replayed_bound(replace(case.plan, certificate={**good, "kind": "boxes"}))
 
 
-@pytest.mark.parametrize(("forgeries", "quota"), long_but([(14, 2), (42, 6)], 0))
-def test_no_forgery_proves_what_is_false(case: Case, forgeries: int, quota: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "forgeries", "quota"),
+    long_but([(name, *count) for count in ((14, 2), (42, 6)) for name in CASES], 0, 2),
+)
+def test_no_forgery_proves_what_is_false(name: str, forgeries: int, quota: int) -> None:
     """Everything is said to take more than a plan that is known, by random changes of all that a certificate says."""
+    case = case_named(name)
     false_ns = objective_ns(case.plan) + 1
     rng, why = random.Random(7), Counter[str]()
     kinds = dict.fromkeys(FORGED, 0)

@@ -111,7 +111,7 @@ def test_a_small_one_trains_data_parallel_as_on_one_device(name: str, tmp_path: 
     assert read_plan(tmp_path / "plan.json") == plan
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", long_but(SMALL, *(at for at, name in enumerate(SMALL) if name != "arcface-tiny")))
 def test_a_small_one_trains_under_a_random_layout_as_on_one_device(name: str) -> None:
     asked = request(2, TRAINING, model=find_model(name))
     assert list(check(random_plan(asked, config_of(TRAINING, tp=2), random.Random(name)))) == []
