@@ -22,7 +22,6 @@ from strategy.space.request import Pins, Request
 from tests.support.small_plans import MODEL, config_of, exchange_left_alone, no_simulation, request, simulated
 
 TRAINING = Training(global_batch=4)
-SMALL = replace(MODEL, layers=1)
 PINS = Pins(dp=1, tp=2, pp=1, num_micro_batches=1, recompute=Recompute.NONE)
 
 
@@ -45,8 +44,8 @@ def waste(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 
 
 def test_what_exceeds_the_limit_is_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = solved(request(2, TRAINING, model=SMALL))
-    asked = request(2, TRAINING, limit=max(first.peaks), model=SMALL)
+    first = solved(request(2, TRAINING))
+    asked = request(2, TRAINING, limit=max(first.peaks))
     placed = max(fitted_plan(asked, first, no_simulation).claims.peak_memory_bytes)
     waste(monkeypatch, asked.memory_limit_bytes - placed + 64)
     with pytest.raises(InfeasibleError, match="does not fit"):
@@ -59,7 +58,7 @@ def test_what_exceeds_the_limit_is_solved_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request(2, TRAINING, limit=10**6, model=SMALL)
+    asked = request(2, TRAINING, limit=10**6, model=replace(MODEL, layers=1))
     first = solved(asked)
     waste(monkeypatch, 10**6)
     with pytest.raises(InfeasibleError):
