@@ -24,6 +24,7 @@ from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.space.request import Pins
 from tests.experiments.conftest import Command
 from tests.experiments.explanation.small import small_plan
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import reclaimed
 
 
@@ -71,7 +72,7 @@ def small_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["tensor", "stages", "zero", "recompute"])
+@pytest.mark.parametrize("name", long_but(["tensor", "stages", "zero", "recompute"], 1, 2))
 def test_the_difference_of_two_plans(command: Command, name: str, small_file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     write_plan(small_plan(name), other)
