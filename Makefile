@@ -28,7 +28,7 @@ test: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 # Whole commands that take minutes, such as the pages as they are printed, and the cases that `make test` leaves out of
-# those that a test lists (`tests/support/long_cases.py`). The gate runs them, too.
+# those that a test lists (`tests/support/long_parameters.py`). The gate runs them, too.
 long: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m long $(PYTEST_ARGS)
 

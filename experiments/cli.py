@@ -9,18 +9,17 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from experiments.command.console import open_standard_streams, say, silence, write_out
 from experiments.command.exit_codes import EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_TERMINATED
 from experiments.command.gc_threshold import raised_gc_threshold
+from experiments.command.stopping import unwinding
 from experiments.version import VERSION
 from strategy.base.errors import EnvironmentLacks, InputError, InternalError, RunError, SbplanError, did_you_mean
 from strategy.base.interruption import raised_again
@@ -163,14 +162,8 @@ def guarded(job: Callable[[], int], argv: Sequence[str]) -> int:
 def main(argv: Sequence[str]) -> int:
     """The command: `argv` without the program's name; returns the exit code."""
     open_standard_streams()
-    signal.signal(signal.SIGTERM, _terminate)
-    with raised_again(), raised_gc_threshold():
+    with unwinding(), raised_again(), raised_gc_threshold():
         return guarded(lambda: dispatch(argv), argv)
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM unwinds like Ctrl-C, so that what is to be kept is written on the way out."""
-    raise SystemExit(EXIT_TERMINATED)
 
 
 def _report(message: str, code: int) -> int:

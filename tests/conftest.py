@@ -51,6 +51,11 @@ def mpiexec() -> str:
     return found
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests last as long as the run: they are not looked through for garbage again and again."""
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first; tests marked `gpu` are skipped, with the reason, where there is no device.
 

@@ -28,6 +28,7 @@ from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import DType, Shape, TensorSpec
 from tests.campaigns.layouts import check
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import cluster
 from tests.support.whole_graphs import Operand, WholeCase
 
@@ -99,7 +100,7 @@ def operands_of(graph: Graph) -> dict[str, Operand]:
     return found
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", long_but(range(5), 0, 1))
 @pytest.mark.parametrize(("mesh", "micro_batches"), [((2,), 1), ((3,), 2), ((2, 2), 1)])
 def test_a_step_in_any_layout_is_a_step_on_one_device(mesh: Shape, micro_batches: int, number: int) -> None:
     graph = training_graph(Images(), training(micro_batches))

@@ -45,7 +45,15 @@ from strategy.space.request import Pins
 from tests.campaigns.layouts import check
 from tests.campaigns.mutation import mutants
 from tests.campaigns.transparency import check as check_training
-from tests.support.small_plans import cluster, config_of, in_float64, no_simulation, plan_by_rules, request
+from tests.support.long_parameters import long_but
+from tests.support.small_plans import (
+    cluster,
+    config_of,
+    in_float64,
+    no_simulation,
+    plan_by_rules,
+    request,
+)
 from tests.support.whole_graphs import Operand, WholeCase
 
 BATCH, SEQUENCE, HEADS, WIDTH = 2, 7, 6, 4
@@ -155,12 +163,7 @@ def rotations(plan: Plan) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("model", "degrees", "micro_batches"),
-    [
-        (LLAMA, {"cp": 2}, 1),
-        (LLAMA, {"cp": 4}, 2),
-        (BERT, {"cp": 3}, 1),
-        (GPT, {"cp": 2, "pp": 2}, 2),
-    ],
+    long_but([(LLAMA, {"cp": 2}, 1), (LLAMA, {"cp": 4}, 2), (BERT, {"cp": 3}, 1), (GPT, {"cp": 2, "pp": 2}, 2)], 2, 3),
     ids=str,
 )
 def test_training_round_a_ring_is_training_on_one_device(

@@ -42,7 +42,8 @@ def laid_out_anyhow(training: Training, degrees: tuple[int, int, int], recompute
 
 
 @pytest.mark.parametrize(
-    ("degrees", "recompute"), [((2, 2, 1), Recompute.NONE), ((3, 1, 1), Recompute.FULL), ((1, 1, 2), Recompute.FULL)]
+    ("degrees", "recompute"),
+    long_but([((2, 2, 1), Recompute.NONE), ((3, 1, 1), Recompute.FULL), ((1, 1, 2), Recompute.FULL)], 1, 2),
 )
 def test_any_layout_computes_what_one_device_computes(degrees: tuple[int, int, int], recompute: Recompute) -> None:
     training = Training(global_batch=8, num_micro_batches=2, dtype=DType.FLOAT64)
@@ -66,9 +67,14 @@ def test_ops_on_rows_are_profiled_like_others() -> None:
     assert all(min(time_op(case, NumpyKernels(), vocabulary=4)) > 0 for case in ragged[::4])
 
 
-@pytest.mark.parametrize(("ep", "stage"), long_but([(2, 0), (2, 1), (2, 2), (2, 3), (4, 0), (4, 3)], 1, 3, 4))
-@pytest.mark.parametrize("capacity", [0.0, 1.5])
-def test_tokens_go_to_experts(capacity: float, ep: int, stage: int) -> None:
+@pytest.mark.parametrize(
+    ("ep", "stage", "capacity"),
+    long_but(
+        [(*one, capacity) for one in ((2, 0), (2, 1), (2, 2), (2, 3), (4, 0), (4, 3)) for capacity in (0.0, 1.5)],
+        *(2, 7, 8),
+    ),
+)
+def test_tokens_go_to_experts(ep: int, stage: int, capacity: float) -> None:
     """Of experts nothing is gathered, and no gradient reduced, but between groups that have them all."""
     training = Training(global_batch=8, num_micro_batches=2, dtype=DType.FLOAT64)
     config = config_of(training, dp=4, ep=ep, zero_stage=stage, zero_min_size=64)

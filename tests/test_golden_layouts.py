@@ -6,6 +6,7 @@ on threads, and equals one device.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from strategy.sbp.tensor import DType
 from strategy.space.deduce import Deduction
 from strategy.space.request import Pins
 from tests.campaigns import transparency
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 TRAINING = Training(global_batch=4, dtype=DType.FLOAT64)
@@ -198,8 +200,7 @@ def test_expert_parallelism_is_two_all_to_alls_each_way() -> None:
     assert list(transparency.check(plan)) == []
 
 
-@pytest.mark.parametrize("choices", [1, 2])
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(("ranks", "choices"), long_but(itertools.product([2, 3, 4], [1, 2]), 0, 3, 5))
 def test_experts_that_drop_nothing_take_the_same_all_to_alls_with_the_rows_there_are(ranks: int, choices: int) -> None:
     """Gale et al. 2022 (arXiv:2211.15841), section 5; four experts and four samples split evenly and not.
 

@@ -15,6 +15,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import training_graph
 from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, corpus, deduced_plan, plan_by_rules, request, train
 from tests.test_mixed_precision import differences, how_of, plan_of, plan_with
 
@@ -23,7 +24,9 @@ ROUNDING = 2.0**-4
 DELAYED, CURRENT = Precision.FP8_DELAYED, Precision.FP8_CURRENT
 
 
-@pytest.mark.parametrize(("precision", "degrees"), [(DELAYED, (2, 2, 1)), (CURRENT, (1, 3, 1)), (CURRENT, (2, 1, 2))])
+@pytest.mark.parametrize(
+    ("precision", "degrees"), long_but([(DELAYED, (2, 2, 1)), (CURRENT, (1, 3, 1)), (CURRENT, (2, 1, 2))], 0, 2)
+)
 def test_ranks_train_as_one_device_does_on_codes(precision: Precision, degrees: tuple[int, int, int]) -> None:
     plan = plan_of(precision, *degrees)
     program = program_of(plan)
@@ -35,14 +38,17 @@ def test_ranks_train_as_one_device_does_on_codes(precision: Precision, degrees: 
 
 @pytest.mark.parametrize(
     ("precision", "technique"),
-    [
-        (DELAYED, "zero 1"),
-        (DELAYED, "zero 3 in stages"),
-        (CURRENT, "zero 2"),
-        (DELAYED, "recompute in stages"),
-        (CURRENT, "recompute"),
-        (DELAYED, "zbv"),
-    ],
+    long_but(
+        [
+            (DELAYED, "zero 1"),
+            (DELAYED, "zero 3 in stages"),
+            (CURRENT, "zero 2"),
+            (DELAYED, "recompute in stages"),
+            (CURRENT, "recompute"),
+            (DELAYED, "zbv"),
+        ],
+        *(1, 4, 5),
+    ),
 )
 def test_codes_go_with_every_technique(precision: Precision, technique: str) -> None:
     plan = plan_with(technique, precision)
@@ -80,7 +86,7 @@ def in_blocks(precision: Precision, degrees: tuple[int, int, int], settings: dic
     return plan_by_rules(asked, config, ("samples split", "tensor"))
 
 
-@pytest.mark.parametrize(("precision", "degrees", "settings"), IN_BLOCKS)
+@pytest.mark.parametrize(("precision", "degrees", "settings"), long_but(IN_BLOCKS, 0, 3, 4, 6))
 def test_ranks_train_as_one_device_does_on_codes_with_a_scale_per_block(
     precision: Precision, degrees: tuple[int, int, int], settings: dict[str, Any]
 ) -> None:

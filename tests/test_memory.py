@@ -15,17 +15,18 @@ from strategy.passes.training import Training
 from strategy.program.program import Program
 from tests.campaigns.memory import check, random_case
 from tests.campaigns.transparency import differences, text_of
+from tests.support.long_parameters import long_but
 from tests.support.poison import Poison
 from tests.support.random_plans import PlanCase
 from tests.support.small_plans import config_of, deduced_plan, in_float64, plan_by_rules, request, train
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", long_but(range(6), 1, 2, 3, 4, 5))
 def test_ranks_allocate_what_is_planned(number: int) -> None:
     assert list(check(random_case(number))) == []
 
 
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("stage", long_but(range(4), 1, 3))
 def test_ranks_allocate_what_is_planned_where_collectives_run_beside_each_other(stage: int) -> None:
     """Two nodes of two ranks: what a stream may do early, for no other holds it up, is in use early."""
     training = in_float64(Training(global_batch=8, num_micro_batches=2))

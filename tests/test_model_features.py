@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.campaigns import model_features
 
 
@@ -13,6 +15,7 @@ def test_random_plans_of_newer_features_train_as_one_device_does() -> None:
     assert {"experts", "experts shared out", "zero", "pipeline", "codes are split"} <= set(outcome.coverage)
 
 
+@pytest.mark.long
 def test_cases_meet_their_quotas() -> None:
     outcome = model_features.Outcome(model_features.QUOTAS)
     for number in range(36):

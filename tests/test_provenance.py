@@ -40,6 +40,8 @@ from tests.support.random_graphs import random_case
 from tests.support.small_plans import MODEL, config_of, request
 
 FAMILIES = [name for name in PRESETS if name.endswith("-tiny")]
+LARGE = ("arcface-tiny", "inception-tiny")
+"""Of many ops, which are convolutions like those of a residual network."""
 GPT = replace(MODEL, layers=4)
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "zero 1": ({"dp": 2, "tp": 2, "zero_stage": 1, "zero_min_size": 1}, {}),
@@ -68,7 +70,7 @@ def test_every_family_is_here() -> None:
     assert len(FAMILIES) == 11
 
 
-@pytest.mark.parametrize("name", long_but(CONFIGS, 2, 4, 6, 8, 10, 12, 13))
+@pytest.mark.parametrize("name", long_but(CONFIGS, 4, 6, 12, 13))
 def test_a_gpt_called_otherwise_is_planned_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _compared(GPT, name, monkeypatch, programs=True)
     assert seen["ops renamed before the passes"] > 60
@@ -77,7 +79,7 @@ def test_a_gpt_called_otherwise_is_planned_alike(name: str, monkeypatch: pytest.
     assert seen["acts"] > 500
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", long_but(FAMILIES, *(at for at, name in enumerate(FAMILIES) if name not in LARGE)))
 def test_every_family_called_otherwise_is_planned_alike(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = PRESETS[family].model, Counter[str]()
     names = [name for name in SPREAD if model.layers > 1 or name != "offload"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.campaigns import oracle
+from tests.support.long_parameters import long_but
 from tests.support.random_requests import random_case
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [9000, 9200, 184, 309, 38])
+@pytest.mark.parametrize("seed", long_but([9000, 9200, 184, 309, 38], 0, 2, 4))
 def test_the_search_agrees_with_every_plan_listed(seed: int) -> None:
     assert findings(seed, 5) == []
 
@@ -34,7 +35,7 @@ def test_without_a_gap_no_part_of_the_objective_is_negligible() -> None:
     assert findings(205, 0) == []
 
 
-@pytest.mark.parametrize("seed", [95, 214, 400])
+@pytest.mark.parametrize("seed", long_but([95, 214, 400], 0, 1))
 def test_what_overlaps_is_simulated_in_other_layouts_too(seed: int) -> None:
     """One objective, but another step: what a collective is waited for depends on ops that take next to nothing."""
     assert findings(seed, oracle.BEST) == []

@@ -17,6 +17,7 @@ from strategy.program.event_waits import ActWaits, StepWaits
 from strategy.program.program import ActKind, BoxingTask, OpTask
 from strategy.sbp.sbp import Reduce
 from tests.campaigns.gpu_order import STEPS, check, numbers_off
+from tests.support.long_parameters import long_but
 from tests.support.random_plans import random_plan_case
 from tests.support.strict_device.device import StrictDevice, StrictKernels
 from tests.support.strict_device.order import HOST, OrderFault
@@ -142,7 +143,7 @@ def test_the_host_must_not_write_what_the_device_may_still_use(direction: str, s
         device.look_for_host_writes()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", long_but(range(2), 0))
 def test_a_rank_beside_the_owner_writes_its_scalars_on_the_host_when_the_device_has_read_them(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -14,6 +14,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import Rate, box_shape
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, corpus, plan_by_rules, request, train
 
 MODEL = GptConfig(layers=2, width=32, heads=2, sequence=64, vocabulary=64)
@@ -40,7 +41,7 @@ def read_backward(graph: Graph) -> int:
     return sum(graph.values[name].spec.nbytes for name in read)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("micro_batches", long_but([1, 3], 1))
 @pytest.mark.parametrize(
     ("stage", "owner"), [(0, False), *((stage, owner) for stage in (1, 2, 3) for owner in (False, True))]
 )
@@ -79,7 +80,7 @@ def test_what_a_stage_holds(dp: int) -> None:
     assert len(set(peaks)) == 4
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", long_but([1, 2, 3], 1, 2))
 def test_what_groups_send_and_hold(stage: int) -> None:
     """Four ranks in groups of two. Each group sends what two ranks alone do; groups add up parts of sums.
 

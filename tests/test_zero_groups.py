@@ -14,6 +14,7 @@ from strategy.passes.training import Training
 from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import check
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, deduced_plan, request
 
 GPT = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
@@ -26,12 +27,15 @@ TRAINING = Training(global_batch=8, num_micro_batches=2, dtype=DType.FLOAT64)
 
 @pytest.mark.parametrize(
     ("model", "more", "axes"),
-    [
-        (GPT, {"tp": 2}, ("replica", "data", "tensor")),
-        (GPT, {"cp": 2}, ("replica", "data", "context", "tensor")),
-        (GPT, {"pp": 2}, ("replica", "data", "tensor")),
-        (EXPERTS, {"ep": 2}, ("replica", "data", "expert", "tensor")),
-    ],
+    long_but(
+        [
+            (GPT, {"tp": 2}, ("replica", "data", "tensor")),
+            (GPT, {"cp": 2}, ("replica", "data", "context", "tensor")),
+            (GPT, {"pp": 2}, ("replica", "data", "tensor")),
+            (EXPERTS, {"ep": 2}, ("replica", "data", "expert", "tensor")),
+        ],
+        *(0, 2, 3),
+    ),
     ids=["tensor", "context", "pipeline", "experts"],
 )
 def test_groups_beside_another_axis_train_as_one_device(

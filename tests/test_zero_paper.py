@@ -37,6 +37,7 @@ from strategy.sbp.tensor import Rate
 from strategy.space.axis_orders import placements_of
 from strategy.space.deduce import deduce
 from strategy.space.rules import along_axes
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, request
 
 RANKS, MICRO_BATCHES = 64, 2
@@ -98,7 +99,7 @@ def test_a_rank_holds_what_the_paper_says(stage: int) -> None:
     assert (held(stage)["float32"] + halves + gradients) / 1e9 == pytest.approx(PUBLISHED_GB[stage], rel=0.005)
 
 
-@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("stage", long_but([0, 3], 1))
 def test_a_rank_allocates_that_and_one_gradient_before_it_is_reduced(stage: int) -> None:
     """Of the largest matrix, in a half and widened; activations are a thousandth, and all ranks alike."""
     graph, layout = laid_out(stage)

@@ -34,6 +34,20 @@ def stopping() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """SIGTERM unwinds like Ctrl-C meanwhile, so that what is to be kept is written on the way out."""
+
+    def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def exit_code(came: Sequence[int]) -> int:
     """Of work that was stopped, by the signals that came."""
     return EXIT_TERMINATED if signal.SIGTERM in came else EXIT_INTERRUPTED

@@ -133,6 +133,8 @@ def _is_run_of(row: Row, job: Job, known: ShippedConfiguration) -> bool:
 
 def is_of(read: TrainedModel, job: Job) -> bool:
     """Whether a job is what a configuration says, on so many GPUs as the job has."""
+    if any(getattr(read, name) != getattr(job, name) for name in ("tp", "pp", "cp", "ep", "micro_batch")):
+        return False  # nearly all pairs, of which no job need be made
     try:
         own = job_of(read, job.device, job.gpus, job.gpus_per_node, job.fabric)
     except InputError:

@@ -18,7 +18,7 @@ are even, once for all tensors: what is sent is the same fraction of them whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -143,11 +143,26 @@ def _regrouped(lengths: Shape, regroup: _Regroup) -> int:
     """Elements that the busiest rank sends in an all-to-all of a group that holds a block of such lengths."""
     held, wanted = (_in_group(lengths, side, regroup.mesh) for side in (regroup.source, regroup.target))
     if not held.lack and not wanted.lack:
-        return most_exchanged(held, wanted)
+        return most_exchanged(held, [wanted])[0]
     before, after = (local_boxes(lengths, side, regroup.mesh) for side in (regroup.source, regroup.target))
     spec = TensorSpec(lengths, DType.INT32)
     task = BoxingTask(tuple(range(len(before))), before, after)
     return most_sent_nbytes(ActKind.ALL_TO_ALL, task, spec) // spec.dtype.nbytes
+
+
+def _all_regrouped(lengths: Sequence[Shape], regroups: Sequence[_Regroup]) -> Ints:
+    """`_regrouped` of each: where no rank lacks a piece, at once for all that begin alike."""
+    sent, alike = np.zeros(len(regroups), np.int64), dict[tuple[Shape, Shape, NdSbp], list[int]]()
+    for row, regroup in enumerate(regroups):
+        held, wanted = (_in_group(lengths[row], side, regroup.mesh) for side in (regroup.source, regroup.target))
+        if held.lack or wanted.lack:
+            sent[row] = _regrouped(lengths[row], regroup)
+        else:
+            alike.setdefault((lengths[row], regroup.mesh, regroup.source), []).append(row)
+    for (block, mesh, source), rows in alike.items():
+        targets = [_in_group(block, regroups[row].target, mesh) for row in rows]
+        sent[rows] = most_exchanged(_in_group(block, source, mesh), targets)
+    return sent
 
 
 @lru_cache(maxsize=1 << 12)
@@ -175,11 +190,10 @@ def _evenly(formulas: _Formulas) -> _Evenly:
     dims = np.zeros((len(regroups), formulas.parts.shape[2]), bool)
     for row, (_, regroup) in enumerate(regroups):
         dims[row, list(regroup.dims)] = True
-    sent = [_regrouped(lengths, regroup) for lengths, (_, regroup) in zip(alike, regroups, strict=True)]
     return _Evenly(
         np.array([i for i, _ in regroups], np.int64),
         dims,
-        np.array(sent, np.int64),
+        _all_regrouped(alike, [regroup for _, regroup in regroups]),
         np.array([math.prod(lengths) for lengths in alike], np.int64),
     )
 

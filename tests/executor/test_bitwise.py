@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from strategy.sbp.sbp import B, NdSbp, P, Split
 from strategy.space.request import Pins
 from tests.campaigns import bitwise
 from tests.mpi.jobs import run_well
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
 
 TEXT = corpus(MODEL.vocabulary)
@@ -37,13 +39,18 @@ SPLIT: dict[str, NdSbp] = {"token:grad": (Split(0), B)}
 """The same where the updates are shared out."""
 
 
-def plan_of(
-    leaves: int, *, pins: Mapping[str, NdSbp] = PINS, max_norm: float = 1.0, dp: int = 1, pp: int = 1, **more: Any
-) -> Plan:
+def plan_of(leaves: int, *, pins: Mapping[str, NdSbp] = PINS, dp: int = 1, **more: Any) -> Plan:
     """Of so many micro-batches of two samples in the global batch of a step, dealt out to `dp` ranks."""
+    return _plan_of(leaves, tuple(pins.items()) if dp > 1 else (), dp=dp, **more)
+
+
+@cache
+def _plan_of(
+    leaves: int, pins: tuple[tuple[str, NdSbp], ...], *, dp: int, pp: int = 1, max_norm: float = 1.0, **more: Any
+) -> Plan:
     training = Training(2 * leaves, leaves // dp, lr=0.02, max_norm=max_norm)
     config = config_of(training, dp=dp, pp=pp, zero_min_size=9, **more)
-    asked = replace(request(dp * pp * config.tp, training), pins=Pins(layouts=pins if dp > 1 else {}))
+    asked = replace(request(dp * pp * config.tp, training), pins=Pins(layouts=dict(pins)))
     return plan_by_rules(asked, config, ("data", "tensor"))
 
 
@@ -54,21 +61,25 @@ def learned(trained: Trained) -> tuple[list[tuple[float, float]], Mapping[str, b
 
 @pytest.mark.parametrize(
     ("leaves", "others"),
-    [
-        (8, [{"dp": 2}, {"dp": 4}, {"pp": 2}, {"dp": 2, "pp": 2}, {"pp": 2, "schedule": "gpipe"}]),
-        (6, [{"dp": 2}, {"dp": 3}]),
-        (9, [{"dp": 3}]),
-        (
-            12,
-            [
-                {"dp": 2},
-                {"dp": 3},
-                {"dp": 2, "pp": 2},
-                {"dp": 2, "bucket_bytes": 256},
-                {"dp": 4, "bucket_bytes": 1 << 30},
-            ],
-        ),
-    ],
+    long_but(
+        [
+            (8, [{"dp": 2}, {"dp": 4}, {"pp": 2}, {"dp": 2, "pp": 2}, {"pp": 2, "schedule": "gpipe"}]),
+            (6, [{"dp": 2}, {"dp": 3}]),
+            (9, [{"dp": 3}]),
+            (
+                12,
+                [
+                    {"dp": 2},
+                    {"dp": 3},
+                    {"dp": 2, "pp": 2},
+                    {"dp": 2, "bucket_bytes": 256},
+                    {"dp": 4, "bucket_bytes": 1 << 30},
+                ],
+            ),
+            (12, [{"dp": 3}, {"dp": 2, "bucket_bytes": 256}]),
+        ],
+        *(0, 4),
+    ),
 )
 def test_ranks_and_stages_change_no_bit(leaves: int, others: list[dict[str, int]]) -> None:
     alone = learned(train(plan_of(leaves), TEXT, steps=3, bitwise=True))
@@ -129,57 +140,64 @@ def test_a_resumed_training_goes_on_bit_by_bit_on_other_ranks(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("plan", "problem"),
+    ("asked", "problem"),
     [
         (
-            plan_of(12, dp=3, pins={}, zero_stage=2, max_norm=math.inf),
+            {"leaves": 12, "dp": 3, "pins": {}, "zero_stage": 2, "max_norm": math.inf},
             r"along the data axis one micro-batch of all ranks is no node of the tree \(got '3 ranks that exchange",
         ),
         (
-            plan_of(8, dp=2, pins={}),
+            {"leaves": 8, "dp": 2, "pins": {}},
             r"along the data axis .*still to add up.*got 'token:grad'.*; pin \"token:grad\" to B or S in .sbp.$",
         ),
         (
-            plan_of(8, dp=2, pins=SPLIT, zero_stage=1),
+            {"leaves": 8, "dp": 2, "pins": SPLIT, "zero_stage": 1},
             r"along the data axis .*got 'token:square'.*; pin .*, or train without a limit on the norm \(max_",
         ),
-        (plan_of(8, tp=2), r"along the tensor axis terms of a micro-batch are added up that one rank would not cut"),
-        (plan_of(8, dp=2, tp=2), r"along the tensor axis terms of a micro-batch .*pin tp = 1"),
+        (
+            {"leaves": 8, "tp": 2},
+            r"along the tensor axis terms of a micro-batch are added up that one rank would not cut",
+        ),
+        ({"leaves": 8, "dp": 2, "tp": 2}, r"along the tensor axis terms of a micro-batch .*pin tp = 1"),
     ],
     ids=["three in every micro-batch", "used twice", "a norm with a limit", "tensor", "data and tensor"],
 )
-def test_what_is_not_in_one_tree_is_refused(plan: Plan, problem: str) -> None:
+def test_what_is_not_in_one_tree_is_refused(asked: dict[str, Any], problem: str) -> None:
+    plan = plan_of(**asked)
     with pytest.raises(InputError, match=problem):
         train(plan, TEXT, steps=1, bitwise=True)
 
 
 @pytest.mark.mpi
-def test_two_three_and_four_processes_learn_what_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("leaves", "ranks"), long_but([(8, (4,)), (8, (2,)), (6, (2, 3))], 0))
+def test_processes_learn_what_one_does(leaves: int, ranks: tuple[int, ...], tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(TEXT.train[:].tobytes())
-    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for leaves, dp in ((8, 1), (8, 2), (8, 4), (6, 1), (6, 2), (6, 3)):
-        path = tmp_path / f"{leaves}-{dp}.json"
+    found: dict[int, list[tuple[float, float]]] = {}
+    for dp in (1, *ranks):
+        path = tmp_path / f"{dp}.json"
         write_plan(plan_of(leaves, dp=dp), path)
         ended = run_well(tmp_path, "train", path, "--bitwise", "--steps", 3, "--data", text, "--json", ranks=dp)
         documents = [json.loads(line) for line in ended.stdout.splitlines()]
-        found[leaves, dp] = [(one["loss"], one["grad_norm"]) for one in documents if "grad_norm" in one]
-    assert len(found[8, 1]) == 3
-    assert found[8, 1] == found[8, 2] == found[8, 4]
-    assert found[6, 1] == found[6, 2] == found[6, 3]
+        found[dp] = [(one["loss"], one["grad_norm"]) for one in documents if "grad_norm" in one]
+    assert len(found[1]) == 3
+    assert all(found[dp] == found[1] for dp in ranks)
 
 
 @pytest.mark.parametrize(
     ("leaves", "more"),
-    [
-        (8, {}),
-        (8, {"dp": 2}),
-        (12, {"dp": 2}),
-        (12, {"dp": 3, "pp": 2}),
-        (12, {"dp": 2, "bucket_bytes": 256}),
-        (12, {"dp": 2, "zero_stage": 1, "pins": SPLIT, "max_norm": math.inf}),
-        (12, {"dp": 2, "zero_stage": 2, "pins": {}, "max_norm": math.inf}),
-    ],
+    long_but(
+        [
+            (8, {}),
+            (8, {"dp": 2}),
+            (12, {"dp": 2}),
+            (12, {"dp": 3, "pp": 2}),
+            (12, {"dp": 2, "bucket_bytes": 256}),
+            (12, {"dp": 2, "zero_stage": 1, "pins": SPLIT, "max_norm": math.inf}),
+            (12, {"dp": 2, "zero_stage": 2, "pins": {}, "max_norm": math.inf}),
+        ],
+        *(0, 3, 4, 6),
+    ),
 )
 def test_the_memory_of_sums_is_what_was_planned(leaves: int, more: dict[str, Any]) -> None:
     """On every rank, to the byte: nodes that wait, and those that are exchanged where a rank has several."""

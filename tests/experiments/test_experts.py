@@ -21,7 +21,7 @@ from strategy.space.deduce import Deduction
 from strategy.space.request import Pins
 from tests.mpi.trainings import losses_of, trained_by
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import request, simulated
+from tests.support.small_plans import exchange_left_alone, request, simulated
 
 MODEL = MixtralConfig(2, 16, 2, 1, 12, 4, 2, 8, 256)
 TRAINING = Training(global_batch=8, lr=1e-2, dtype=DType.FLOAT64)
@@ -51,6 +51,7 @@ LAYOUTS: Mapping[str, tuple[Pins, Deduction | None]] = {
 
 
 @cache
+@exchange_left_alone()
 def plan_of(layout: str) -> Plan:
     """The plan that the pins lead to."""
     pins, deduction = LAYOUTS[layout]

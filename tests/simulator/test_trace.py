@@ -23,6 +23,7 @@ from strategy.graph.graph import Phase
 from strategy.lowering.memory import allocated
 from strategy.program.program import Program
 from strategy.program.timeline import Clock, Timeline
+from tests.support.long_parameters import long_but
 from tests.support.random_programs import live_programs
 
 
@@ -63,7 +64,7 @@ def nanoseconds(microseconds: float) -> int:
     return round(microseconds * 1000)
 
 
-@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+@pytest.mark.parametrize("name", long_but(["trace.json", "trace.json.gz"], 1))
 def test_the_trace_has_every_act_once(name: str, tmp_path: Path) -> None:
     """Of programs that write more events at once than one piece of text holds, too."""
     small = [program for _, program in live_programs(20)]

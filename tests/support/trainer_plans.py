@@ -19,6 +19,7 @@ from strategy.plan.plan import Plan
 from strategy.sbp.sbp import NdSbp, parse_nd
 from strategy.search.search import search
 from strategy.space.request import Pins, Request
+from tests.support.small_plans import exchange_left_alone
 
 GPT = GptConfig(4, 128, 4, 128, 256)
 LLAMA = DecoderConfig(4, 128, 4, 2, 32, 256, 128, 256)
@@ -41,6 +42,7 @@ def megatron_layouts(model: Model, *, by_position: bool) -> dict[str, NdSbp]:
     return dict.fromkeys(columns, cut) | dict.fromkeys(residuals, stream) | variables
 
 
+@exchange_left_alone()
 def pinned_plan(model: Model, gpus: int, **pins: Any) -> Plan:
     """The plan that a search finds under pins, on so many GPUs of one node; what saves memory is not looked at."""
     pins = {"micro_batch": 2, "recompute": Recompute.NONE, "zero_stage": 0} | pins

@@ -13,10 +13,11 @@ from executor.runtime.transport.loopback import LoopbackHub
 from strategy.program.program import ActKind, Actor, BoxingTask, Program, Stream
 from tests.executor.random_boxing import FAULTS, Fault, on_threads
 from tests.mpi.launch import run_ranks
+from tests.support.long_parameters import long_but
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", long_but([2, 3, 4], 1))
 def test_mpi_plays_the_cases_that_loopback_plays(ranks: int) -> None:
     printed = run_ranks(ranks, "tests.mpi.movements", "120", str(ranks))
     assert printed == f"120 cases by ranks {list(range(ranks))}\n"

@@ -77,6 +77,7 @@ def test_the_verb_prints_a_document_or_a_table(command: Command, monkeypatch: py
     assert said.err.startswith("1 of 1: gpt-tiny: ours ")
 
 
+@pytest.mark.long
 def test_on_few_devices_schedules_are_looked_at_too() -> None:
     """One micro-batch through four stages: gradients of weights wait, which 1F1B, all that others have, cannot."""
     found = compare(replace(TINY, global_batch=4), 30.0)

@@ -7,8 +7,9 @@ import signal
 
 import pytest
 
+from experiments.cli import main
 from experiments.command.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
-from experiments.command.stopping import exit_code, stopping
+from experiments.command.stopping import exit_code, stopping, unwinding
 
 
 def stop(signum: int) -> None:
@@ -39,3 +40,14 @@ def test_work_with_nothing_to_keep_ends_as_terminated() -> None:
 def test_work_with_nothing_to_keep_ends_as_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt), stopping():
         stop(signal.SIGINT)
+
+
+def test_a_command_unwinds_and_leaves_the_signal_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    """As it was for whoever runs several in one process."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit, match=f"^{EXIT_TERMINATED}$"), unwinding():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("sbplan ")
+    assert signal.getsignal(signal.SIGTERM) is before

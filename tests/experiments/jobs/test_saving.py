@@ -75,7 +75,7 @@ def test_an_interrupted_job_ends_the_save_under_way_and_saves_once_more(tmp_path
             (signal.SIGTERM, 143, False),
             (signal.SIGTERM, 143, True),
         ],
-        *(1, 2),
+        1,
     ),
 )
 def test_an_interrupted_job_saves_and_goes_on_later(

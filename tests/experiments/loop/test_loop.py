@@ -22,7 +22,8 @@ from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from strategy.space.request import Request
 from tests.mpi.plans import MODEL, small_plan
-from tests.support.small_plans import cluster, request
+from tests.support.long_parameters import long_but
+from tests.support.small_plans import cluster, exchange_left_alone, request
 
 
 def contender(name: str, predicted_s: float, samples_s: Sequence[float], refined_s: float = 1.0) -> Contender:
@@ -96,12 +97,13 @@ def test_a_plan_is_predicted_without_its_own_run() -> None:
 
 
 @cache
+@exchange_left_alone()
 def answer(ranks: int) -> tuple[Request, SearchResult]:
     asked = request(ranks, Training(global_batch(ranks)), model=replace(MODEL, layers=3))
     return asked, search(asked, simulate=simulated_step, budget=Budget.of(20))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", long_but([2, 3], 0))
 def test_the_competitors_are_legal_and_all_different(ranks: int) -> None:
     asked, first = answer(ranks)
     found = loop._contenders(asked, first)

@@ -12,13 +12,14 @@ from strategy.cost.cost import CostModel
 from strategy.passes.training import Training
 from strategy.search.search import search
 from strategy.space.request import Request
-from tests.support.small_plans import MODEL, cluster
+from tests.support.small_plans import MODEL, cluster, exchange_left_alone
 
 
 def request() -> Request:
     return Request("small", MODEL, Training(4), CostModel(cluster(2), {}), 2**40)
 
 
+@exchange_left_alone()
 def test_it_is_the_searchs_plan() -> None:
     wanted = search(request(), simulate=simulated_step, budget=Budget.of(60.0)).plan
     assert best_plan(request(), time_limit_s=60.0).plan_hash == wanted.plan_hash

@@ -17,7 +17,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
 from tests.experiments.conftest import Command
-from tests.support.small_plans import request
+from tests.support.small_plans import exchange_left_alone, request
 
 SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "16"]
 ONE_WAY = "[config]\ntp = 1\npp = 1\nmicro_batch = 1\nrecompute = 'none'\nzero_stage = 0\n"
@@ -53,6 +53,7 @@ def test_the_front_is_what_nothing_surpasses() -> None:
     assert on_front([*costs, None], 0.2) == [True, True, True, True, False]
 
 
+@exchange_left_alone()
 def test_every_count_has_a_bound_and_those_on_the_front_a_plan(command: Command, tmp_path: Path, one_way: Path) -> None:
     argv = [
         *SMALL,

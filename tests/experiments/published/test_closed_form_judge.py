@@ -28,7 +28,7 @@ from strategy.sbp.sbp import B, Split
 from strategy.search.search import search
 from strategy.space.deduce import Deduction
 from strategy.space.request import Pins, Request
-from tests.support.small_plans import no_simulation
+from tests.support.small_plans import exchange_left_alone, no_simulation
 
 GPT = GptConfig(layers=4, width=256, heads=4, sequence=128, vocabulary=512)
 EXPERTS = MixtralConfig(4, 256, 4, 2, 512, 8, 2, 128, 512)
@@ -36,6 +36,7 @@ PINS = Pins(dp=4, tp=1, pp=2, micro_batch=2, schedule=Schedule.ONE_F_ONE_B, reco
 
 
 @cache
+@exchange_left_alone()
 def planned(model: Model = GPT, **changes: Any) -> Plan:
     """A plan of deduced layouts: what is judged needs no search."""
     cost = CostModel(find_cluster("dgx-a100:1"), {})

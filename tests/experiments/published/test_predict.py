@@ -18,6 +18,7 @@ from experiments.published.predictions import COLUMNS
 from experiments.published.row_shapes import possible_heads
 from strategy.closed_form.calibration import shipped
 from tests.experiments.conftest import Command
+from tests.support.long_parameters import long_but
 
 Rows = list[dict[str, str]]
 OPEN, SECOND = map(reference, TRAINING)
@@ -56,7 +57,7 @@ def test_every_open_row_is_predicted_and_ordered(path: Path, command: Command, t
         assert float(row["mem_gib_per_gpu"]) > 0
 
 
-@pytest.mark.parametrize("path", [OPEN, SECOND])
+@pytest.mark.parametrize("path", long_but([OPEN, SECOND], 1))
 def test_what_was_measured_by_whom_and_in_what_order_changes_nothing(
     path: Path, command: Command, tmp_path: Path
 ) -> None:
@@ -72,7 +73,7 @@ def test_what_was_measured_by_whom_and_in_what_order_changes_nothing(
     assert shuffled == [kept[place] for place in order]
 
 
-@pytest.mark.parametrize("path", [OPEN, SECOND])
+@pytest.mark.parametrize("path", long_but([OPEN, SECOND], 1))
 def test_random_texts_in_what_is_not_read_change_nothing(path: Path, command: Command, tmp_path: Path) -> None:
     """Ids, notes, sources, measured figures; and models' names where dimensions are given, a hybrid's pattern too."""
     rows = read_cells(path)

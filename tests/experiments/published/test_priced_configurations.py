@@ -16,6 +16,7 @@ from experiments.published.priced_configurations import (
     priced_configurations,
     read_shipped,
 )
+from experiments.published.rows import Row
 from strategy.closed_form.calibration import shipped
 from strategy.trainers.trained import job_of
 
@@ -31,8 +32,13 @@ def known() -> Known:
 
 
 @pytest.fixture(scope="module")
-def runs(known: Known) -> list[PricedRun]:
-    rows = [row for row in measured_rows() if row.candidates]
+def measured() -> list[Row]:
+    return measured_rows()
+
+
+@pytest.fixture(scope="module")
+def runs(known: Known, measured: list[Row]) -> list[PricedRun]:
+    rows = [row for row in measured if row.candidates]
     return list(priced_configurations(rows, [shipped()] * len(rows), known))
 
 
@@ -56,9 +62,9 @@ def test_a_run_is_of_its_own_configuration(runs: list[PricedRun]) -> None:
 @pytest.mark.parametrize(
     "change", [{"tp": 4}, {"pp": 16}, {"micro_batch": 2}, {"global_batch": 576}, {"sequence": 4096}, {"virtual": 2}]
 )
-def test_what_trains_otherwise_is_another_job(change: dict[str, int], known: Known) -> None:
+def test_what_trains_otherwise_is_another_job(change: dict[str, int], known: Known, measured: list[Row]) -> None:
     read = known[NEMO].read
-    row = next(one for one in measured_rows() if one.cells["row_id"].startswith("mlperf_v5.0_NVIDIA_eos-dfw_n64"))
+    row = next(one for one in measured if one.cells["row_id"].startswith("mlperf_v5.0_NVIDIA_eos-dfw_n64"))
     like = row.candidates[0].job
     job = job_of(read, like.device, like.gpus, like.gpus_per_node, like.fabric)
     assert is_of(read, job)

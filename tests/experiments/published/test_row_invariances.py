@@ -22,6 +22,7 @@ from strategy.base.errors import InputError
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.job import Job, Jobs
 from strategy.closed_form.price import Pricing
+from tests.support.long_parameters import long_but
 
 Cells = dict[str, str]
 Change = Callable[[Cells, Job], Cells | None]
@@ -82,7 +83,7 @@ def late(rows: list[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.asarray(causes.other["host"] / causes.compute["blocks"])
 
 
-@pytest.fixture(scope="module", params=(1, 2))
+@pytest.fixture(scope="module", params=long_but((1, 2), 0))
 def rows(request: pytest.FixtureRequest) -> list[Row]:
     return [row for row in read(drawn(request.param)) if row.candidates]
 

@@ -26,7 +26,7 @@ from strategy.search.search_result import SearchResult
 from strategy.space.request import Pins, Request
 from strategy.space.trainer_space import TargetTrainer
 from tests.support.mixed_clusters import mixed
-from tests.support.small_plans import request
+from tests.support.small_plans import exchange_left_alone, request
 
 PINS = '[config]\ntp = 1\npp = 1\nmicro_batch = 2\nrecompute = "none"\nzero_stage = 0\n'
 WORDS = ("gpt-tiny", "--cluster", "dgx-h100:1", "--global-batch", "16", "--seq", "32", "--time-limit", "60")
@@ -36,6 +36,7 @@ assert ERRORS is not None
 
 
 @pytest.fixture(scope="module")
+@exchange_left_alone()
 def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A plan that fits with probability 0.95, and one for Megatron."""
     folder = tmp_path_factory.mktemp("margin")

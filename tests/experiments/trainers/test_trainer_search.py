@@ -17,13 +17,14 @@ from strategy.plan.plan import Plan, read_plan
 from strategy.search.search_result import SearchResult
 from strategy.space.request import Pins
 from strategy.space.trainer_space import TargetTrainer
-from tests.support.small_plans import request
+from tests.support.small_plans import exchange_left_alone, request
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA
 
 PINS = '[config]\ntp = 2\npp = 1\nmicro_batch = 2\nrecompute = "none"\nzero_stage = 0\n'
 
 
 @pytest.fixture(scope="module")
+@exchange_left_alone()
 def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path, str]:
     """A search for Megatron on two GPUs, its plan, and its file's name."""
     folder = tmp_path_factory.mktemp("megatron")

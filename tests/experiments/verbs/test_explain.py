@@ -24,6 +24,7 @@ from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.space.request import Pins
 from tests.experiments.conftest import Command
 from tests.experiments.explanation.small import small_plan
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import reclaimed
 
 
@@ -71,7 +72,7 @@ def small_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["tensor", "stages", "zero", "recompute"])
+@pytest.mark.parametrize("name", long_but(["tensor", "stages", "zero", "recompute"], 1, 2))
 def test_the_difference_of_two_plans(command: Command, name: str, small_file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     write_plan(small_plan(name), other)
@@ -151,6 +152,7 @@ def test_memory_that_is_short_is_told_though_the_limit_that_does_is_not_found_in
     def late(*_: object) -> None:
         raise OutOfTimeError("late")
 
+    monkeypatch.setattr("strategy.search.search.tightest", lambda *_: (None, False))
     monkeypatch.setattr("experiments.explanation.why_not.memory_constraint", late)
     plan = read_plan(small_file)
     pins = Pins(dp=2, tp=1, pp=1, micro_batch=2, recompute=Recompute.NONE, offload=Offload.NONE, zero_stage=0)

@@ -28,7 +28,8 @@ from strategy.sbp.sbp import B
 from strategy.space.request import Request
 from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import CLUSTER, PINS, Command
-from tests.support.small_plans import config_of
+from tests.support.long_parameters import long_but
+from tests.support.small_plans import config_of, exchange_left_alone
 
 KEYS = [
     "status",
@@ -191,6 +192,7 @@ compute = "80 GFLOP/s"
 """
 
 
+@exchange_left_alone()
 def test_nodes_of_two_types_get_unequal_stages(command: Command, tmp_path: Path) -> None:
     cluster, out = write(tmp_path / "mixed.toml", MIXED), tmp_path / "plan.json"
     pins = write(tmp_path / "pins.toml", "[config]\npp = 2\ndp = 2\nmicro_batch = 1\nschedule = '1f1b'\n")
@@ -216,6 +218,7 @@ def test_nodes_of_two_types_get_unequal_stages(command: Command, tmp_path: Path)
     assert "[[group]] 2: gadget: unknown key" in said.err
 
 
+@exchange_left_alone()
 def test_pinned_layouts_and_stages_are_in_the_plan(command: Command, tmp_path: Path, cluster_file: Path) -> None:
     pins = """
     [config]
@@ -247,6 +250,7 @@ def test_pinned_layouts_and_stages_are_in_the_plan(command: Command, tmp_path: P
         assert plan.layout.signatures[f"{name}.weight:adamw"].updates[0] == weight
 
 
+@exchange_left_alone()
 def test_a_pinned_placement_is_in_the_plan(command: Command, tmp_path: Path, cluster_file: Path) -> None:
     pin = write(tmp_path / "pins.toml", '[placement]\n"layers.2.*" = [1]\n"layers.[01].*" = [0]')
     out = tmp_path / "plan.json"
@@ -322,6 +326,7 @@ def test_pins_that_cannot_be_satisfied(
     assert not (tmp_path / "plan.json").exists()
 
 
+@exchange_left_alone()
 def test_too_little_memory_is_proved_with_the_smallest_limit(command: Command, tmp_path: Path) -> None:
     cluster = write(tmp_path / "small.toml", CLUSTER.replace("1 GiB", "4 MiB"))
     pin = write(tmp_path / "pins.toml", PINS + 'recompute = "none"\noffload = "none"\n')
@@ -518,8 +523,9 @@ def test_passes_are_dumped_into_a_folder(command: Command, tmp_path: Path, clust
 
 @pytest.mark.parametrize(
     ("cluster", "settings", "precision"),
-    [("dgx-a100:1", [], "bf16"), ("dgx-1:1", [], "full"), ("dgx-a100:1", ["precision=full"], "full")],
+    long_but([("dgx-a100:1", [], "bf16"), ("dgx-1:1", [], "full"), ("dgx-a100:1", ["precision=full"], "full")], 0, 2),
 )
+@exchange_left_alone()
 def test_what_a_model_computes_in_follows_from_the_device(
     command: Command, tmp_path: Path, cluster: str, settings: list[str], precision: str
 ) -> None:
@@ -531,6 +537,7 @@ def test_what_a_model_computes_in_follows_from_the_device(
     assert f"precision {precision}" in said.err
 
 
+@exchange_left_alone()
 def test_without_incumbents_nothing_is_laid_out_by_rules(
     command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ def test_an_interrupted_job_is_gone(tmp_path: Path, signum: signal.Signals, code
     assert (failure["rank"], failure["exit_code"]) == (-1, code)
 
 
-@pytest.mark.parametrize("what", ["sbplan-guard", "sbplan-rank"])
+@pytest.mark.parametrize("what", long_but(["sbplan-guard", "sbplan-rank"], 1))
 def test_an_interrupt_between_the_starts_of_two_ranks_is_not_lost(tmp_path: Path, what: str) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     for _ in range(3):

@@ -40,8 +40,8 @@ from strategy.space.candidates import candidates_of
 from strategy.space.request import Pins, Request
 from tests.support.long_parameters import long_but
 from tests.support.random_requests import random_case
+from tests.support.small_plans import exchange_left_alone, simulated
 from tests.support.small_plans import request as small_request
-from tests.support.small_plans import simulated
 
 GPT = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
 MLP = MlpConfig(layers=3, features=8, width=16, classes=4)
@@ -81,6 +81,7 @@ class Case:
         return replace(self.certificate, bounds=tuple((place, change(one)) for place, one in self.certificate.bounds))
 
 
+@exchange_left_alone()
 def searched(asked: Request, budget: Budget = UNLIMITED) -> Plan:
     """The best plan, unless time is short: then it is another one on a busy machine."""
     return search(asked, simulate=simulated, budget=budget, simulated=1).plan
@@ -319,9 +320,13 @@ def test_wrong_files_are_refused_in_words(case: Case) -> None:
         replayed_bound(replace(case.plan, certificate={**good, "kind": "boxes"}))
 
 
-@pytest.mark.parametrize(("forgeries", "quota"), long_but([(14, 2), (42, 6)], 0))
-def test_no_forgery_proves_what_is_false(case: Case, forgeries: int, quota: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "forgeries", "quota"),
+    long_but([(name, *count) for count in ((14, 2), (42, 6)) for name in CASES], 0, 2),
+)
+def test_no_forgery_proves_what_is_false(name: str, forgeries: int, quota: int) -> None:
     """Everything is said to take more than a plan that is known, by random changes of all that a certificate says."""
+    case = case_named(name)
     false_ns = objective_ns(case.plan) + 1
     rng, why = random.Random(7), Counter[str]()
     kinds = dict.fromkeys(FORGED, 0)
@@ -429,10 +434,14 @@ FORGED: dict[str, Forge] = {
 }
 
 
-def test_random_searches_are_certified() -> None:
+KINDS = ["optimal", "exposed", "pipeline", "by proof", "by plainer"]
+
+
+@pytest.mark.parametrize(("certified", "kinds"), long_but([(4, ["optimal"]), (12, KINDS)], 0), ids=["few", "all"])
+def test_random_searches_are_certified(certified: int, kinds: list[str]) -> None:
     """Whatever is searched for on few devices, of which certificates speak."""
     seen, seed = Counter[str](), 0
-    while seen["certified"] < 12:
+    while seen["certified"] < certified:
         seed += 1
         found = random_case(seed)
         if found.points <= 0:
@@ -452,4 +461,4 @@ def test_random_searches_are_certified() -> None:
         seen["by proof"] += replayed.by_proof > 0
         seen["by plainer"] += replayed.by_plainer > 0
     print(f"{seed} seeds: {dict(seen)}")
-    assert min(seen[name] for name in ("optimal", "exposed", "pipeline", "by proof", "by plainer")) > 0
+    assert min(seen[name] for name in kinds) > 0

@@ -29,6 +29,7 @@ from strategy.space.problem_builder import LinearProblem, ProblemBuilder
 from strategy.space.request import Request
 from strategy.space.short_model import expanded, shortened
 from strategy.space.space import SearchSpace
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 
@@ -59,8 +60,13 @@ def allocated_bytes(asked: Request, deep: SearchSpace, solved: Solved) -> list[i
     return [max(allocated[rank] for rank in placement.devices) for placement in deep.stages.placements]
 
 
-@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
-@pytest.mark.parametrize(("dp", "tp"), [(2, 2), (4, 1), (1, 4)])
+@pytest.mark.parametrize(
+    ("model", "dp", "tp"),
+    long_but(
+        [(GPT, 2, 2), (GPT, 4, 1), (GPT, 1, 4), (LLAMA, 2, 2), (LLAMA, 4, 1), (LLAMA, 1, 4)],
+        *(2, 3, 4),
+    ),
+)
 def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: int) -> None:
     asked = request(4, TRAINING, model=model, backend="cuda")
     config = PlanConfig(dp, tp, 1, 2, 8 // dp // 2, schedule=Schedule.ONE_F_ONE_B)

@@ -20,6 +20,7 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.space.short_model import shortened
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 
@@ -31,7 +32,7 @@ EXPERTS = MixtralConfig(
 TRAINING = Training(global_batch=16, precision=Precision.BF16)
 
 
-@pytest.mark.parametrize("model", [GPT, EXPERTS], ids=["gpt", "experts"])
+@pytest.mark.parametrize("model", long_but([GPT, EXPERTS], 1), ids=["gpt", "experts"])
 @pytest.mark.parametrize(("dp", "tp", "group"), [(4, 1, 0), (2, 2, 0), (8, 1, 0), (8, 1, 4)])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_it_is_taken_beside_the_work(model: Model, dp: int, tp: int, group: int, stage: int) -> None:

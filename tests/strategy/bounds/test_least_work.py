@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -38,10 +39,17 @@ def on_gpus(model: Model, precision: Precision, cluster: str, devices: int) -> R
     return replace(request(devices, Training(global_batch=4, precision=precision), model=model), cost=cost)
 
 
-@pytest.mark.parametrize("precision", long_but([Precision.FULL, Precision.BF16, Precision.FP16], 0, 1))
-@pytest.mark.parametrize("model", [LONG, EXPERTS], ids=["long", "experts"])
-@pytest.mark.parametrize(("dp", "tp", "micro"), [(2, 2, 1), (1, 4, 2), (4, 1, 1)])
-def test_no_layout_takes_less(model: Model, precision: Precision, dp: int, tp: int, micro: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "precision", "degrees"),
+    long_but(
+        itertools.product(
+            [LONG, EXPERTS], [Precision.FULL, Precision.BF16, Precision.FP16], [(2, 2, 1), (1, 4, 2), (4, 1, 1)]
+        ),
+        *(0, 4, 12, 13, 11),
+    ),
+)
+def test_no_layout_takes_less(model: Model, precision: Precision, degrees: tuple[int, int, int]) -> None:
+    dp, tp, micro = degrees
     asked = on_gpus(model, precision, "dgx-a100", 4)
     config = PlanConfig(dp, tp, 1, micro, 4 // dp // micro, schedule=Schedule.ONE_F_ONE_B)
     free = examine(asked, config, free_rules(config), UNLIMITED, None)
@@ -49,7 +57,7 @@ def test_no_layout_takes_less(model: Model, precision: Precision, dp: int, tp: i
     assert 0 < quick_bound_ns(asked, config) <= free.free_bound_ns <= free.solved.objective_ns
 
 
-@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+@pytest.mark.parametrize("precision", long_but([Precision.BF16, Precision.FP16], 0))
 def test_convolutions_in_halves_are_as_fast_as_they_are(precision: Precision) -> None:
     """They were once priced at the rate of single precision, which is no bound."""
     vgg = VGG.presets["vgg16"].model

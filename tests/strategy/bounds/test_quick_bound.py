@@ -16,6 +16,7 @@ from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import solve_candidate
 from strategy.space.candidates import candidates_of
 from strategy.space.request import Pins, Request
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 
 MODEL = GptConfig(layers=2, width=256, heads=4, sequence=128, vocabulary=500)
@@ -30,7 +31,7 @@ def on_gpus(precision: Precision) -> Request:
 
 @pytest.mark.parametrize(
     "asked",
-    [request(2, Training(global_batch=4)), on_gpus(Precision.FULL), on_gpus(Precision.BF16)],
+    long_but([request(2, Training(global_batch=4)), on_gpus(Precision.FULL), on_gpus(Precision.BF16)], 0, 2),
     ids=["cpu", "gpu", "halves"],
 )
 def test_it_is_below_what_is_solved(asked: Request) -> None:

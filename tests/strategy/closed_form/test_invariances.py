@@ -15,6 +15,7 @@ from strategy.closed_form.estimate import Estimates, estimate
 from strategy.closed_form.job import Job, Jobs, Shape
 from strategy.closed_form.price import Pricing
 from strategy.hardware.devices import device
+from tests.support.long_parameters import long_but
 
 DRAWN = 400
 QUOTA = 20
@@ -72,7 +73,7 @@ def on_device(jobs: list[Job], others: list[Job]) -> list[tuple[Job, Job]]:
     return found
 
 
-@pytest.fixture(scope="module", params=(1, 2))
+@pytest.fixture(scope="module", params=long_but((1, 2), 0))
 def jobs(request: pytest.FixtureRequest) -> list[Job]:
     found = drawn(request.param)
     for name in ("framework", "zero", "recompute", "tp", "pp", "flash"):

@@ -38,13 +38,14 @@ from tests.support.boxing_steps import (
     one_each,
     prices,
 )
+from tests.support.long_parameters import long_but
 from tests.support.oracle import close, gather, scatter
 from tests.support.step_prices import each
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", long_but([0, 1], 0))
 def test_every_chain_leads_where_it_should(mesh: Shape, shape: Shape, seed: int) -> None:
     spec, placement, rng = TensorSpec(shape, DType.FLOAT64), mesh_of(mesh), np.random.default_rng(seed)
     price = prices(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ from tests.support.boxing_steps import (
     every_step,
     mesh_of,
 )
+from tests.support.long_parameters import long_but
 
 TOTALS: dict[ActKind, Callable[[int, int], float]] = {
     ActKind.ALL_GATHER: lambda total, parts: total * (parts - 1),
@@ -74,8 +76,14 @@ def test_one_each_an_uneven_all_to_all_are_what_ranks_lack(shape: Shape) -> None
     assert checked >= 8
 
 
-@pytest.mark.parametrize("mesh", [*MESHES, (2, 3, 2)], ids=str)
-@pytest.mark.parametrize("shape", [(12, 12), (7, 5), (13, 6, 4)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "mesh"),
+    [
+        *itertools.product([(12, 12), (7, 5), (13, 6, 4)], MESHES),
+        *long_but(itertools.product([(12, 12), (7, 5), (13, 6, 4)], [(2, 3, 2)]), 1),
+    ],
+    ids=str,
+)
 def test_the_busiest_rank_is_found(mesh: Shape, shape: Shape) -> None:
     spec, placement, seen = TensorSpec(shape), mesh_of(mesh, first=3), set()
     for source, step in every_step(spec, mesh):

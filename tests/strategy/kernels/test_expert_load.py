@@ -8,6 +8,7 @@ import pytest
 from strategy.base.errors import InputError
 from strategy.kernels.expert_load import busiest_rank
 from tests.strategy.kernels.support import drawn
+from tests.support.long_parameters import long_but
 
 EXPERTS = np.array([8.0, 16.0, 128.0, 160.0, 256.0, 512.0])
 
@@ -42,7 +43,7 @@ def test_no_expert_has_more_rows_than_there_are_tokens() -> None:
     assert busiest(100, 6, 8, 8, 1.2)[0] <= 100
 
 
-@pytest.mark.parametrize("skew", [0.0, 1.01, 1.2])
+@pytest.mark.parametrize("skew", long_but([0.0, 1.01, 1.2], 2))
 def test_more_tokens_never_leave_fewer_rows_to_the_busiest(skew: float) -> None:
     (tokens,) = drawn(2, (1, 32_768))
     tokens = np.sort(np.unique(tokens))

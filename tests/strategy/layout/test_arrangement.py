@@ -110,7 +110,7 @@ def test_a_conversion_is_made_in_the_first_chunk_that_reads_it() -> None:
     training = Training(global_batch=8, num_micro_batches=2, precision=Precision.BF16)
     rng, seen = random.Random(4), 0
     config = config_of(training, dp=2, pp=2, schedule=schedule, laps=2)
-    for _ in range(30):
+    for _ in range(10):
         plan = random_plan(request(4, training, model=model), config, rng)
         actions = plan.priced.arrangement.actions
         for stage in range(2):

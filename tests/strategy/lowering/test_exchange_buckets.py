@@ -73,8 +73,13 @@ def test_a_bucket_holds_so_many_bytes_and_what_is_larger_goes_alone() -> None:
     assert len(exchanges(with_buckets(plan, 1))) == len(exchanges(plan))
 
 
-@pytest.mark.parametrize("zero", [0, 2, 3])
-@pytest.mark.parametrize(("count", "overlaps"), long_but([(1, False), (2, False), (1, True), (2, True)], 1, 2))
+@pytest.mark.parametrize(
+    ("count", "overlaps", "zero"),
+    long_but(
+        [(*one, zero) for one in ((1, False), (2, False), (1, True), (2, True)) for zero in (0, 2, 3)],
+        *(3, 5, 7),
+    ),
+)
 def test_no_bit_of_a_training_changes(zero: int, count: int, overlaps: bool) -> None:
     plain = plan_of(zero=zero, count=count, overlaps=overlaps)
     text = corpus(MODEL.vocabulary)

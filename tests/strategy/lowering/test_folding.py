@@ -68,15 +68,18 @@ def acts(timeline: Timeline, ranks: set[int]) -> dict[tuple[str, int, int], tupl
     }
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cupy"])
 @pytest.mark.parametrize(
-    ("degrees", "per_node"),
+    ("degrees", "per_node", "backend"),
     long_but(
         [
-            *(((2, 1, 1), None), ((1, 2, 2), None), ((2, 2, 1), None), ((3, 2, 2), None), ((2, 2, 4), None)),
-            *(((4, 3, 2), None), ((2, 2, 1), 2), ((3, 2, 2), 2), ((2, 2, 4), 2), ((4, 2, 2), 4)),
+            (degrees, per_node, backend)
+            for degrees, per_node in (
+                *(((2, 1, 1), None), ((1, 2, 2), None), ((2, 2, 1), None), ((3, 2, 2), None), ((2, 2, 4), None)),
+                *(((4, 3, 2), None), ((2, 2, 1), 2), ((3, 2, 2), 2), ((2, 2, 4), 2), ((4, 2, 2), 4)),
+            )
+            for backend in ("numpy", "cupy")
         ],
-        *(1, 5, 6, 9),
+        *(2, 3, 11, 12, 13, 18),
     ),
 )
 def test_acts_take_place_when_they_do_among_all(
@@ -93,10 +96,12 @@ def test_acts_take_place_when_they_do_among_all(
     assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
 
 
-@pytest.mark.parametrize("order", [("data",), ("pipeline",), ("tensor", "pipeline", "data"), ("data", "pipeline")])
+@pytest.mark.parametrize(
+    "order", long_but([(["data"],), (["pipeline"],), (["tensor", "pipeline", "data"],), (["data", "pipeline"],)], 1, 2)
+)
 @pytest.mark.parametrize(("degrees", "per_node"), long_but([((2, 2, 2), 2), ((2, 2, 4), 4), ((4, 2, 2), 4)], 0))
 def test_axes_in_other_orders_fold(
-    degrees: tuple[int, int, int], per_node: int, order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    degrees: tuple[int, int, int], per_node: int, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dp, tp, pp = degrees
     training = Training(global_batch=8 * dp, num_micro_batches=8)
@@ -120,12 +125,15 @@ def test_axes_in_other_orders_fold(
 
 @pytest.mark.parametrize(
     ("degrees", "schedule", "context"),
-    [
-        ((2, 4, 1, 2), "1f1b", "ring"),
-        ((4, 2, 1, 2), "interleaved", "ring"),
-        ((1, 4, 2, 2), "gpipe", "ring"),
-        ((2, 4, 1, 2), "1f1b", "all_to_all"),
-    ],
+    long_but(
+        [
+            ((2, 4, 1, 2), "1f1b", "ring"),
+            ((4, 2, 1, 2), "interleaved", "ring"),
+            ((1, 4, 2, 2), "gpipe", "ring"),
+            ((2, 4, 1, 2), "1f1b", "all_to_all"),
+        ],
+        *(1, 3),
+    ),
 )
 def test_ranks_round_a_ring_fold(
     degrees: tuple[int, int, int, int], schedule: str, context: str, monkeypatch: pytest.MonkeyPatch

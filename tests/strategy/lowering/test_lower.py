@@ -17,6 +17,7 @@ from strategy.program.program import BoxingTask, LoadTask, OpTask, Program
 from strategy.program.protocol import admit, rendezvous_members
 from strategy.program.timeline import by_stream
 from strategy.sbp.tensor import box_shape
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, config_of, deduced_plan, random_plan, request
 
 
@@ -31,7 +32,7 @@ def made(seed: int, *, backend: str = "numpy") -> Plan:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "cupy"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", long_but(range(10), 1, 2, 4, 6, 9))
 def test_programs_are_whole_and_live(seed: int, backend: str) -> None:
     plan = made(seed, backend=backend)
     program = program_of(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from strategy.program.program import ActKind, Actor, Program
 from strategy.program.timeline import Timeline
 from tests.simulator.test_engine import delays
 from tests.strategy.lowering.test_folding import plan_of
+from tests.support.long_parameters import long_but
 
 Lives = list[tuple[int, int, int, int, int]]
 """(first byte, last byte + 1, begin, end, register)."""
@@ -98,8 +100,10 @@ def collisions(program: Program, timeline: Timeline) -> int:
     return count
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cupy"])
-@pytest.mark.parametrize("degrees", [(1, 2, 4), (2, 1, 2), (1, 1, 3)])
+@pytest.mark.parametrize(
+    ("degrees", "backend"),
+    long_but(itertools.product([(1, 2, 4), (2, 1, 2), (1, 1, 3)], ["numpy", "cupy"]), 1, 2, 5),
+)
 def test_nothing_lies_on_top_of_what_is_live(
     degrees: tuple[int, int, int], backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

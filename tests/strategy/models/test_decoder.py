@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import replace
@@ -26,7 +27,7 @@ from tests.support.small_plans import config_of, deduced_plan, plan_by_rules, ra
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)
 FAMILIES = [name for name in CONFIGS if name != "gpt2"]
 FEW = ["gemma3_text", "gpt_oss", "deepseek_v3"]
-ALL_KINDS = [*FEW, "llama", "olmo2", "gpt_neox", "qwen2_moe", "deepseek_v2"]
+ALL_KINDS = [*FEW, "olmo2", "gpt_neox", "qwen2_moe"]
 """Those that have most of the features between them."""
 STEPS = 5
 
@@ -88,8 +89,10 @@ def test_it_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
     assert list(check(random_plan(asked, config_of(TRAINING, pp=2), random.Random(name)), steps=STEPS)) == []
 
 
-@pytest.mark.parametrize("context", ["ring", "all_to_all"])
-@pytest.mark.parametrize("name", long_but(["mistral", "gemma2", "gpt_oss", "deepseek_v2"], 1, 2, 3))
+@pytest.mark.parametrize(
+    ("name", "context"),
+    long_but(itertools.product(["mistral", "gemma2", "gpt_oss", "deepseek_v2"], ["ring", "all_to_all"]), 2, 5, 6),
+)
 def test_windows_sinks_and_bounds_hold_where_positions_are_shared_out(name: str, context: str) -> None:
     model = family(name)
     assert isinstance(model, DecoderConfig)
@@ -114,7 +117,7 @@ def test_learned_positions_are_counted_and_train_on_ranks_as_on_one_device() -> 
 
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("names", long_but([(FEW,), (FAMILIES,)], 0), ids=["few", "all"])
+@pytest.mark.parametrize("names", long_but([(FEW[1:],), (FAMILIES,)], 0), ids=["few", "all"])
 def test_they_train_under_mpiexec_and_random_layouts_as_on_one_device(names: list[str]) -> None:
     plans = {
         number: random_plan(request(2, TRAINING, model=family(name)), config_of(TRAINING, tp=2), random.Random(name))

@@ -17,6 +17,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import REPORT, Training, evaluation_graph, training_graph
 from strategy.passes.updates import Optimizer
 from strategy.sbp.tensor import DType, Rate
+from tests.support.long_parameters import long_but
 from tests.support.reference import Array, random_batch, run_graph, start_variables
 
 CONFIG = GptConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=29)
@@ -121,7 +122,9 @@ def test_the_first_gradients_are_those_of_float32(name: str, precision: Precisio
     np.testing.assert_allclose(figures[precision], figures[Precision.FULL], rtol=2e-2)
 
 
-@pytest.mark.parametrize("optimizer", Optimizer)
+@pytest.mark.parametrize(
+    "optimizer", long_but(Optimizer, *map([*Optimizer].index, (Optimizer.SGD, Optimizer.ADAMW, Optimizer.MUON)))
+)
 def test_twenty_steps_follow_float32(optimizer: Optimizer) -> None:
     losses = {}
     for precision in (Precision.FULL, *HALVES):

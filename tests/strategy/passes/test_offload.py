@@ -30,8 +30,18 @@ from strategy.sbp.tensor import DType, Rate
 from strategy.search.search import search
 from strategy.space.request import Pins
 from tests.strategy.passes.test_recompute import after_two_steps
+from tests.support.long_parameters import long_but
 from tests.support.megatron import MegatronConfig
-from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, request, simulated, train
+from tests.support.small_plans import (
+    MODEL,
+    config_of,
+    corpus,
+    deduced_plan,
+    exchange_left_alone,
+    request,
+    simulated,
+    train,
+)
 
 MEGATRON = MegatronConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16, dropout=0.25)
 
@@ -131,7 +141,7 @@ def laid_out(offload: Offload, *, backend: str = "numpy", **degrees: int) -> Pla
     return deduced_plan(asked, config_of(training, tp=2, offload=offload, **degrees), ("data", "tensor"))
 
 
-@pytest.mark.parametrize("degrees", [{}, {"pp": 2}], ids=["tensor", "pipeline"])
+@pytest.mark.parametrize("degrees", long_but([{}, {"pp": 2}], 1), ids=["tensor", "pipeline"])
 def test_memory_moves_to_the_host_and_losses_do_not_change(degrees: dict[str, int]) -> None:
     plans = {kind: laid_out(kind, **degrees) for kind in Offload}
     assert [problem for plan in plans.values() for problem in verify(plan)] == []
@@ -186,6 +196,7 @@ def test_copies_run_beside_computation_and_none_comes_back_early(pp: int) -> Non
     assert beside
 
 
+@exchange_left_alone()
 def test_what_nothing_else_makes_fit_is_offloaded() -> None:
     training = Training(4, dtype=DType.FLOAT64)
     asked = replace(request(1, training, model=MlpConfig(2, 8, 64, 4)), pins=Pins(micro_batch=4))

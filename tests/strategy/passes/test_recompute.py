@@ -29,9 +29,20 @@ from strategy.program.program import ActKind
 from strategy.sbp.tensor import DType
 from strategy.search.search import search
 from strategy.space.request import Pins
+from tests.support.long_parameters import long_but
 from tests.support.megatron import MegatronConfig
 from tests.support.reference import run_graph, start_variables
-from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, plan_by_rules, request, simulated, train
+from tests.support.small_plans import (
+    MODEL,
+    config_of,
+    corpus,
+    deduced_plan,
+    exchange_left_alone,
+    plan_by_rules,
+    request,
+    simulated,
+    train,
+)
 
 Array = npt.NDArray[Any]
 MEGATRON = MegatronConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16, dropout=0.25)
@@ -168,7 +179,7 @@ def laid_out(kind: Recompute, *, backend: str = "numpy", model: Model = MEGATRON
     return plan_by_rules(asked, config_of(training, tp=2, recompute=kind, **degrees), ("data", "tensor"))
 
 
-@pytest.mark.parametrize("degrees", [{}, {"pp": 2}], ids=["tensor", "pipeline"])
+@pytest.mark.parametrize("degrees", long_but([{}, {"pp": 2}], 1), ids=["tensor", "pipeline"])
 def test_memory_falls_and_losses_do_not_change(degrees: dict[str, int]) -> None:
     """All laid out by one rule: what costs least would be laid out otherwise each time."""
     training = Training(4, 2 if degrees else 1, dtype=DType.FLOAT64)
@@ -242,6 +253,7 @@ def test_a_pinned_stage_that_cuts_a_layer_cannot_recompute_all_of_it() -> None:
         search(replace(asked, pins=pins), simulate=simulated, budget=Budget.of(60))
 
 
+@exchange_left_alone()
 def test_where_memory_is_short_the_search_recomputes() -> None:
     training = Training(4, dtype=DType.FLOAT64)
     pins = Pins(micro_batch=4)

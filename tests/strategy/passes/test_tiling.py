@@ -17,6 +17,7 @@ from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import check
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 WIDE = GptConfig(layers=2, width=64, heads=2, sequence=4, vocabulary=16)
@@ -82,13 +83,16 @@ def test_what_cannot_be_cut_is_refused(tiles: int, tiled: tuple[str, ...], messa
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"tiles": 2},
-        {"tiles": 3, "zero_stage": 3},
-        {"tiles": 2, "zero_stage": 2},
-        {"tiles": 2, "zero_stage": 3, "zero_owner": True},
-        {"tiles": 2, "zero_stage": 3, "pp": 2, "recompute": Recompute.FULL},
-    ],
+    long_but(
+        [
+            {"tiles": 2},
+            {"tiles": 3, "zero_stage": 3},
+            {"tiles": 2, "zero_stage": 2},
+            {"tiles": 2, "zero_stage": 3, "zero_owner": True},
+            {"tiles": 2, "zero_stage": 3, "pp": 2, "recompute": Recompute.FULL},
+        ],
+        *(1, 4),
+    ),
     ids=str,
 )
 def test_tiles_compute_what_the_whole_does(settings: dict[str, Any]) -> None:

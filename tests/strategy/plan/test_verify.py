@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from strategy.plan.verify import admitted, verify
 from strategy.program.program import Program
 from strategy.sbp.sbp import format_nd
 from tests.strategy.plan.test_plan import stamped
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request
 
 Document = dict[str, Any]
@@ -145,8 +147,10 @@ def figure_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
     yield "objective_s", {**base, "cluster": {**base["cluster"], "intra": {"bytes_per_s": 1e3, "latency_s": 1.0}}}
 
 
-@pytest.mark.parametrize("mutants", [signature_mutants, boxing_mutants, figure_mutants])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "mutants"),
+    long_but(itertools.product(KINDS, [signature_mutants, boxing_mutants, figure_mutants]), *range(8)),
+)
 def test_mutants_are_refused_by_name(
     kind: str, mutants: Callable[[str, random.Random], Iterator[Mutant]], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +26,7 @@ from strategy.search.search_result import SearchResult
 from strategy.space.candidates import candidates_of, divisions
 from strategy.space.request import Pins, Request
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import request, simulated
+from tests.support.small_plans import exchange_left_alone, request, simulated
 
 
 def found_with(asked: Request) -> SearchResult:
@@ -68,6 +69,7 @@ def test_never_worse_than_the_rules(asked: Request, answer: SearchResult) -> Non
             assert answer.plan.claims.objective_s <= rule_based.claims.objective_s
 
 
+@exchange_left_alone()
 def test_pins_hold(asked: Request) -> None:
     pins = Pins(dp=1, tp=2, pp=1, micro_batch=2, schedule=Schedule.GPIPE, layouts={"*.fc1.weight": (B, Split(1))})
     plan = found_with(replace(asked, pins=pins)).plan
@@ -81,6 +83,7 @@ def test_pins_hold(asked: Request) -> None:
 
 
 @pytest.mark.parametrize("pins", [Pins(dp=1, tp=2, pp=1, micro_batch=2), Pins(tp=2)])
+@exchange_left_alone()
 def test_a_single_candidate_gets_a_part_of_the_time(
     asked: Request, pins: Pins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +102,7 @@ def test_a_single_candidate_gets_a_part_of_the_time(
 
 
 @pytest.mark.parametrize("together", long_but([True, False], 0))
+@exchange_left_alone()
 def test_a_gap_is_kept_before_it_is_closed(asked: Request, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without time for the rest the answer is within the gap; one by one and two at a time, by bounds that hold."""
     best = found_with(replace(asked, gap=0.0)).plan.claims.objective_s
@@ -111,12 +115,14 @@ def test_a_gap_is_kept_before_it_is_closed(asked: Request, together: bool, monke
         assert best * (1 - 1e-9) <= claims.objective_s
 
 
+@exchange_left_alone()
 def test_without_a_gap_all_of_the_time_is_for_an_exact_answer(asked: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     """The share that closes what is left of a gap is of no account then."""
     monkeypatch.setattr(strategy.search.search, "EXACT_SHARE", 0.0)
     assert found_with(replace(asked, gap=0.0)).status == "optimal"
 
 
+@exchange_left_alone()
 def test_a_stage_of_zero_is_pinned(asked: Request) -> None:
     plan = found_with(replace(asked, pins=Pins(dp=2, zero_stage=3, zero_min_size=9))).plan
     assert (plan.config.zero_stage, plan.config.zero_min_size) == (3, 9)
@@ -140,8 +146,13 @@ def test_interrupted_it_ends_with_the_best_so_far(asked: Request) -> None:
     assert found.plan.claims.lower_bound_s > 0
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-@pytest.mark.parametrize("work", ["certified_candidates", "fastest_neighbour", "with_exchange", "simulated_step"])
+@pytest.mark.parametrize(
+    ("work", "signals"),
+    long_but(
+        itertools.product(["certified_candidates", "fastest_neighbour", "with_exchange", "simulated_step"], [1, 2]),
+        *(0, 3, 4, 7),
+    ),
+)
 def test_a_signal_after_solving_leaves_the_answer(
     work: str, signals: int, asked: Request, answer: SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +197,7 @@ def test_what_solves_a_single_candidate_is_interrupted_with_a_plan(
     assert verify(found.plan) == []
 
 
+@exchange_left_alone()
 def test_owners_are_searched_with_every_degree_pinned(asked: Request) -> None:
     pins = Pins(dp=2, tp=1, pp=1, micro_batch=1, zero_stage=1, zero_owner=True, zero_min_size=9)
     config = found_with(replace(asked, pins=pins)).plan.config

@@ -16,6 +16,7 @@ from strategy.passes.training import Training
 from strategy.space.binding_stages import Tenancy, fullest_stages
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.layout_problem import layout_problem
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, config_of, request
 
 HORIZON = 100
@@ -49,7 +50,9 @@ def test_stages_that_differ_bind_both(other: list[tuple[str, int, int, int]]) ->
     assert fullest_stages(tenancies, times, HORIZON) == {0, 1}
 
 
-@pytest.mark.parametrize(("schedule", "tp", "fewer"), [("1f1b", 2, True), ("gpipe", 1, True), ("zb-h1", 1, False)])
+@pytest.mark.parametrize(
+    ("schedule", "tp", "fewer"), long_but([("1f1b", 2, True), ("gpipe", 1, True), ("zb-h1", 1, False)], 1, 2)
+)
 def test_the_problem_holds_what_the_fullest_stage_does(schedule: Schedule, tp: int, fewer: bool) -> None:
     training = Training(global_batch=8, num_micro_batches=8)
     asked = request(6 * tp, training, model=replace(MODEL, layers=6))

@@ -26,6 +26,7 @@ from strategy.space.candidates import (
 )
 from strategy.space.deduce import Deduction
 from strategy.space.request import Pins, Request
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, request
 from tests.support.tiny_models import TinyConfig
 
@@ -132,9 +133,10 @@ def test_groups_are_those_of_a_node_or_as_pinned(asked: Request) -> None:
     assert all_share == {2}, "a group of all of them"
 
 
-def test_what_saves_memory_costs_no_less_than_what_does_not(asked: Request) -> None:
+@pytest.mark.parametrize("tp", long_but([1, 2], 0))
+def test_what_saves_memory_costs_no_less_than_what_does_not(asked: Request, tp: int) -> None:
     """The bound of a candidate that saves nothing holds for those that do, which is why they may be left out."""
-    plenty = replace(asked, pins=Pins(pp=1, num_micro_batches=2, zero_min_size=9))
+    plenty = replace(asked, pins=Pins(tp=tp, pp=1, num_micro_batches=2, zero_min_size=9))
     for first, *others in divisions(plenty):
         free = solve_candidate(plenty, first, rules=free_rules(first))
         assert free is not None

@@ -42,7 +42,7 @@ PLANS: dict[str, tuple[Model, int, dict[str, Any]]] = {
 DEEPSPEED_CANNOT = {"laps", "experts", "attention again"}
 
 
-@pytest.fixture(scope="module", params=long_but(PLANS, 1, 4, 5, 8, 10, 11))
+@pytest.fixture(scope="module", params=long_but(PLANS, 1, 5, 8, 11))
 def case(request: pytest.FixtureRequest) -> tuple[str, Plan]:
     model, gpus, pins = PLANS[request.param]
     return request.param, pinned_plan(model, gpus, **pins)

@@ -8,7 +8,7 @@ import pytest
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
-from strategy.layout.config import Recompute
+from strategy.layout.config import Offload, Recompute
 from strategy.lowering.memory import memory_nbytes
 from strategy.passes.training import Training
 from strategy.program.program import Program
@@ -19,7 +19,7 @@ from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.search import search
 from strategy.space.candidate_space import free_rules
 from strategy.space.request import Pins, Request
-from tests.support.small_plans import MODEL, config_of, no_simulation, request, simulated
+from tests.support.small_plans import MODEL, config_of, exchange_left_alone, no_simulation, request, simulated
 
 TRAINING = Training(global_batch=4)
 PINS = Pins(dp=1, tp=2, pp=1, num_micro_batches=1, recompute=Recompute.NONE)
@@ -64,11 +64,12 @@ def test_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InfeasibleError):
         fitted_plan(asked, first, no_simulation)
     with pytest.raises(InfeasibleError) as caught:
-        search(replace(asked, pins=PINS), simulate=simulated, budget=Budget.of(600))
+        search(replace(asked, pins=replace(PINS, offload=Offload.NONE)), simulate=simulated, budget=Budget.of(600))
     assert caught.value.smallest_limit is not None
     assert caught.value.smallest_limit > 10**6
 
 
+@exchange_left_alone()
 def test_a_layout_whose_lifetimes_exceed_the_limit_may_fit() -> None:
     """Blocks share memory better than lifetimes say: the last resort before nothing is said to fit."""
     training = replace(TRAINING, num_micro_batches=2)
