@@ -248,7 +248,7 @@ def _task_of(actor: Actor) -> LoadTask:
 
 def _key(task: LoadTask) -> tuple[object, ...]:
     """What tells the loaders of a rank apart."""
-    return task.inputs, task.boxes, tuple(sorted(task.absent))
+    return task.inputs, task.boxes, tuple(sorted(task.absent)), task.number
 
 
 _END = object()

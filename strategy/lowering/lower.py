@@ -183,6 +183,8 @@ class _Lowering:
     box_of: dict[tuple[int, int], Box] = field(default_factory=dict)
     actors_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     rendezvous: int = 0
+    loads: dict[object, int] = field(default_factory=dict)
+    """By rank and what is loaded, the number of the last loader of it."""
     specs: Numbers[TensorSpec] = field(default_factory=Numbers)
     layouts: Numbers[NdSbp] = field(default_factory=Numbers)
     priced: Numbers[Features] = field(default_factory=Numbers)
@@ -348,7 +350,9 @@ class _Lowering:
         coords = self.layout.stages.placements[target.stage].coords(rank)
         terms = zip(target.layout, coords, strict=True)
         others = [sbp.reduce for sbp, coord in terms if isinstance(sbp, Partial) and coord]
-        return LoadTask((target.value,), (box,), {target.value: others[0]} if others else {})
+        alike = rank, target.value, box, others[0] if others else None
+        self.loads[alike] = number = self.loads.get(alike, -1) + 1
+        return LoadTask((target.value,), (box,), {target.value: others[0]} if others else {}, number)
 
     def _make_transfer(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
         """One rendezvous per set of ranks that must meet; of a folded program, one of the two that stand for all."""

@@ -197,12 +197,14 @@ class LoadTask:
     """Read this rank's part `box` of the micro-batch of one graph input; all inputs of a loader share one act.
 
     `absent` names the inputs that are loaded as terms and whose term is with another rank: this one holds the neutral
-    element of that reduction instead.
+    element of that reduction instead. `number` tells loaders of a rank apart that load the same, such as an input that
+    is wanted whole and as terms of which this rank has the one that counts: each is ahead as far as it is.
     """
 
     inputs: tuple[str, ...]
     boxes: tuple[Box, ...]
     absent: Mapping[str, Reduce] = field(default_factory=dict)
+    number: int = 0
 
 
 Task = OpTask | BoxingTask | TransferTask | LoadTask

@@ -23,12 +23,16 @@ from strategy.program.program import ActKind, Actor, LoadTask, Port, Program, Re
 from strategy.sbp.tensor import DType
 from tests.support.small_plans import MODEL, config_of, corpus, plan_by_rules, request, train
 
-TASKS = (LoadTask(("ids",), (((0, 2), (0, 8)),)), LoadTask(("labels",), (((1, 2), (2, 6)),)))
-SHAPES = ((2, 8), (1, 4))
+TASKS = (
+    LoadTask(("ids",), (((0, 2), (0, 8)),)),
+    LoadTask(("labels",), (((1, 2), (2, 6)),)),
+    LoadTask(("ids",), (((0, 2), (0, 8)),), number=1),
+)
+SHAPES = ((2, 8), (1, 4), (2, 8))
 
 
 def loaders(micro_batches: int) -> Program:
-    """One rank that loads two inputs."""
+    """One rank that loads two inputs, one of them twice."""
     registers = tuple(
         Register(task.inputs[0], 0, shape, DType.INT32) for task, shape in zip(TASKS, SHAPES, strict=True)
     )
@@ -36,7 +40,7 @@ def loaders(micro_batches: int) -> Program:
         Actor(f"load {task.inputs[0]}", 0, ActKind.LOAD, (), (Port(index),), micro_batches, task=task)
         for index, task in enumerate(TASKS)
     )
-    return Program(1, registers, actors, (Stream(0, "load", (0, 1), dynamic=True),), num_micro_batches=micro_batches)
+    return Program(1, registers, actors, (Stream(0, "load", (0, 1, 2), dynamic=True),), num_micro_batches=micro_batches)
 
 
 def loader(micro_batches: int) -> BatchLoader:
@@ -60,10 +64,10 @@ def test_batches_are_the_same_in_whatever_order_loaders_take_them(
     program, at_once = loaders(micro_batches), loader(micro_batches)
     load = BatchesAhead(program, 0, loader(micro_batches), blocks=blocks, first_step=runs[0][0])
     for first, steps in runs:
-        left = [first * micro_batches] * 2
+        left = [first * micro_batches] * 3
         end = (first + steps) * micro_batches
         while any(number < end for number in left):
-            which = int(rng.choice([index for index in (0, 1) if left[index] < end]))
+            which = int(rng.choice([index for index in (0, 1, 2) if left[index] < end]))
             found, wanted = np.zeros(SHAPES[which], np.int32), np.zeros(SHAPES[which], np.int32)
             load(TASKS[which], left[which], [found]).wait()
             at_once(TASKS[which], left[which], [wanted])

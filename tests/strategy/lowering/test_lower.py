@@ -31,8 +31,18 @@ def made(seed: int, *, backend: str = "numpy") -> Plan:
     return random_plan(request(dp * tp * pp, training, backend=backend, per_node=tp), config, rng)
 
 
+LOADED_TWICE = 41
+"""Seed of a plan of which one rank loads an input whole, and as terms of which its own is the one that counts."""
+
+
+def loads_of(program: Program) -> list[tuple[object, ...]]:
+    """What tells the loaders of ranks apart."""
+    loaders = [(actor.rank, actor.task) for actor in program.actors if isinstance(actor.task, LoadTask)]
+    return [(rank, task.inputs, task.boxes, tuple(task.absent), task.number) for rank, task in loaders]
+
+
 @pytest.mark.parametrize("backend", ["numpy", "cupy"])
-@pytest.mark.parametrize("seed", long_but(range(10), 1, 2, 4, 6, 9))
+@pytest.mark.parametrize("seed", long_but([*range(10), LOADED_TWICE], 1, 2, 4, 6, 9, 10))
 def test_programs_are_whole_and_live(seed: int, backend: str) -> None:
     plan = made(seed, backend=backend)
     program = program_of(plan)
@@ -52,6 +62,7 @@ def test_programs_are_whole_and_live(seed: int, backend: str) -> None:
             assert [box_shape(box) for box in boxes] == [register.shape for register in ports]
         if isinstance(actor_.task, LoadTask):
             assert [box_shape(box) for box in actor_.task.boxes] == [register.shape for register in ports]
+    assert len(set(loads_of(program))) == len(loads_of(program))
     for members in rendezvous_members(program).values():
         assert len({program.actors[member].rank for member in members}) == len(members) > 1
     for stream in program.streams:
