@@ -159,7 +159,7 @@ def test_memory_that_is_short_is_told_though_the_limit_that_does_is_not_found_in
     found = why_not(replace(pinned_request(plan, pins), memory_limit_bytes=1000), Budget.of(60))
     assert isinstance(found, Refusal)
     assert found.constraint is None
-    assert "1000 bytes" in found.reason
+    assert "1000 B" in found.reason
 
 
 def test_how_sure_it_is_which_of_two_plans_is_the_faster_one(
