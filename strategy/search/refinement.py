@@ -78,7 +78,8 @@ MOST_RAISED = 12
 MEANWHILE = 12
 """So many boxes are bounded beside other work."""
 ONE_SHARE, ONE_S = 0.25, 2.0
-"""Share of the time for a single template, and seconds at least: it ends with a bound and a choice, not the best."""
+"""Share of the time until the first plan, and seconds at least, for a single template: it ends with a bound and a
+choice, not the best."""
 
 
 def workers_of(request: Request, short: Model) -> Workers:
@@ -276,13 +277,9 @@ class Refinement:
 
     def _question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
         """What to ask next for a box; None where what is known was enough to raise its bound."""
+        if promises and self.hurries and not self.known.proposals:
+            self._skip_to_layouts(box, most_ns)
         before_ns = box.bound_ns
-        if promises and self.hurries and not self.known.proposals and box.level < 3:
-            box.within = box.within or self.cuts.within_of(box)
-            self.cuts.share(box)
-            box.level = 3
-            box.raise_bounds(most_ns)
-            before_ns = box.bound_ns
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
             if box.level == 0:
@@ -321,6 +318,14 @@ class Refinement:
             if not promises:
                 return None
         return None
+
+    def _skip_to_layouts(self, box: Box, most_ns: float) -> None:
+        """Let a box be asked for layouts next, by prices of what is known without templates of its axes."""
+        if box.level < 3:
+            box.within = box.within or self.cuts.within_of(box)
+            self.cuts.share(box)
+            box.level = 3
+            box.raise_bounds(most_ns)
 
     def _of_saved(self, box: Box) -> FloatArray | None:
         """(SIZE,): the weights of what a layer saves; once, where by what is known of it memory would be scarce."""
