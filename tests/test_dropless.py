@@ -103,7 +103,20 @@ def test_experts_elsewhere_are_not_what_the_plan_says() -> None:
     assert "config.ep is 2" in problems[0]
 
 
-@pytest.mark.parametrize("imbalance", [0.5, float("inf"), float("nan")])
-def test_no_demand_is_more_even_than_an_even_one(imbalance: float) -> None:
-    with pytest.raises(InputError, match="imbalance"):
-        replace(tiny(), imbalance=imbalance)
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"expert_imbalance": 0.5},
+        {"expert_imbalance": float("inf")},
+        {"expert_imbalance": float("nan")},
+        {"expert_room": 0.5},
+        {"expert_room": -1.0},
+        {"expert_room": float("inf")},
+        {"expert_room": float("nan")},
+        {"expert_imbalance": 5.0},
+    ],
+)
+def test_what_is_no_demand_is_refused(said: dict[str, float]) -> None:
+    """More even than an even one, without end, or more than there is room for (4 unless said)."""
+    with pytest.raises(InputError, match=f"training: {list(said)[-1]}|training: expert_room"):
+        Training(global_batch=4, **said)  # type: ignore[arg-type]

@@ -5,8 +5,8 @@ the rows go, in messages of exactly that length; where there are none, no messag
 is for arrays (`strategy.comm.rank_parts`), and what comes is added up by cell in rank order: pieces of the tensor do
 not meet, and terms add up, of which some may lack rows.
 
-With n rows to go, w bytes in the part of a row that goes, a message has n (8 + w) bytes. The receiver has room for the
-worst case and refuses more.
+With n rows to go, w bytes in the part of a row that goes, a message has n (8 + w) bytes. The receiver refuses
+more than it has room for.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from executor.runtime.pieces import Requests, Start
-from executor.runtime.transport.base import HostArray, PendingTransfer, Transport, TransportError
+from executor.runtime.transport.base import HostArray, PendingTransfer, Transport
 from strategy.base.errors import present
 from strategy.comm.rank_parts import incoming, outgoing
 from strategy.program.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp.ragged import Rows
+from strategy.sbp.ragged import Rows, check_room
 from strategy.sbp.sbp import balanced_split
 from strategy.sbp.tensor import INDEX_NBYTES, Box, intersect
 
@@ -178,8 +178,7 @@ def _room(count: HostArray | None, width: Width | None, target: Rows | None) -> 
         return None
     target = _full(target)
     rows, cells = int(count[0]), int(count[0]) * INDEX_NBYTES
-    if rows > target.spec.most_rows:
-        raise TransportError(f"{rows} rows are to come where there is room for {target.spec.most_rows}")
+    check_room(rows, target.spec)
     memory = np.empty(cells + rows * (width[1] - width[0]) * target.dtype.itemsize, np.uint8)
     return memory, (memory[:cells].view(np.int64), memory[cells:].view(target.dtype).reshape(rows, -1), width)
 

@@ -195,7 +195,7 @@ def _groups(placement: Placement, axes: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _holds_alike(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> bool:
-    """Whether all ranks of a mesh hold pieces of one size; of ragged ones, as many rows in the worst case."""
+    """Whether all ranks of a mesh hold pieces of one size; of ragged ones, room for as many rows."""
     boxes = set(local_boxes(spec.shape, layout, mesh))
     sizes = {0 if is_empty(box) else spec.piece(box_shape(box)).nbytes for box in boxes}
     return _even(np.array(list(sizes)))

@@ -110,7 +110,6 @@ class DecoderDescription(TextBatches):
         ahead: modules behind the last layer that each predict one token further (DeepSeek-V3: arXiv:2412.19437, section
             2.2); they share embedding and head.
         ahead_share: of the mean of their losses in the loss.
-        imbalance: tokens of the busiest rank's experts over those of an even demand, as prices assume it.
         tied: the head is the embedding.
         embedding_scale: of embedded tokens.
     """
@@ -164,7 +163,6 @@ class DecoderDescription(TextBatches):
     expert_bias: bool = False
     gate_limit: float = 0.0
     balance: float = 0.0
-    imbalance: float = 1.0
     tied: bool = False
     embedding_scale: float = 1.0
     ahead: int = 0
@@ -207,9 +205,6 @@ class DecoderDescription(TextBatches):
             if not (getattr(self, name) == 0 or 1 < getattr(self, name) < math.inf):
                 where, got = f"decoder: {name}", getattr(self, name)
                 found.append(InputError("not a base", where=where, got=got, expected="above 1, or 0 for none"))
-        if not 1 <= self.imbalance < math.inf:
-            where = "decoder: imbalance"
-            found.append(InputError("not a factor", where=where, got=self.imbalance, expected="finite and >= 1"))
         words = {"norm_position": NormPosition, "head_norm": HeadNorm, "router": Router, "activation": ACTIVATIONS}
         found += [
             InputError("unknown word", where=f"decoder: {name}", got=getattr(self, name), expected=", ".join(known))

@@ -185,7 +185,6 @@ def experts_of(config: DecoderDescription) -> Moe:
         capacity_factor=None,
         gated=c.gated,
         std_out=std_out(c),
-        imbalance=c.imbalance,
         router_bias=c.router_bias,
         bounded=c.gate_limit if c.expert_bias else 0.0,
         activation=c.activation,

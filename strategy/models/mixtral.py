@@ -32,8 +32,6 @@ class MixtralConfig(TextBatches):
         choices: experts per token.
         capacity_factor: slots of an expert over those that an even demand would fill, per sample; 0 drops nothing.
         balance: share of the balancing losses in the loss.
-        imbalance: where nothing is dropped, tokens of the busiest rank's experts over those of an even demand, as
-            prices assume it.
     """
 
     layers: int
@@ -48,7 +46,6 @@ class MixtralConfig(TextBatches):
     rotary_base: float = 1000000.0
     capacity_factor: float = 0.0
     balance: float = 0.02
-    imbalance: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "key_heads", "hidden", "experts", "choices", "sequence", "vocabulary"):
@@ -59,8 +56,6 @@ class MixtralConfig(TextBatches):
             raise InputError("more choices than experts", where="Mixtral", got=(self.choices, self.experts))
         if not 0 <= self.capacity_factor < math.inf:
             raise InputError("no capacity", where="Mixtral", got=self.capacity_factor, expected="a finite figure >= 0")
-        if not 1 <= self.imbalance < math.inf:
-            raise InputError("no imbalance", where="Mixtral", got=self.imbalance, expected="a finite factor >= 1")
         if not 0 < self.balance < math.inf:
             raise InputError("no share", where="Mixtral: balance", got=self.balance, expected="a finite figure > 0")
 
@@ -93,7 +88,6 @@ class MixtralLayer(Module):
             capacity_factor=c.capacity_factor or None,
             gated=True,
             std_out=std,
-            imbalance=c.imbalance,
         )
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -116,8 +116,6 @@ class Moe(Module):
         capacity_factor: slots over those that an even demand would fill; None drops nothing.
         std, std_out: of the weights at the start; of the way out, where that is given.
         gated: an expert has a SwiGLU of two hidden layers, as in Llama, instead of a GELU of one.
-        imbalance: where nothing is dropped, rows of the busiest rank's experts over those of an even demand, as prices
-            assume it; what is computed does not depend on it.
         router_bias: the router's logits have a bias.
         bounded: gates and inner layers of gated experts stay within this bound and their maps have biases, as those of
             gpt-oss; nothing may be dropped then.
@@ -135,7 +133,6 @@ class Moe(Module):
         std: float = 0.02,
         std_out: float | None = None,
         gated: bool = False,
-        imbalance: float = 1.0,
         router_bias: bool = False,
         bounded: float = 0.0,
         activation: str = "",
@@ -149,7 +146,6 @@ class Moe(Module):
         if capacity_factor is not None and not 0 < capacity_factor < math.inf:
             raise InputError("no capacity", where="MoE", got=capacity_factor, expected="a finite figure above zero")
         self.capacity_factor = capacity_factor
-        self.imbalance = imbalance
         self.bounded = bounded
         self.activation = activation or ("silu" if gated else "gelu")
         self.router = Parameter((width, experts), f"normal({std})")
@@ -192,7 +188,7 @@ class Moe(Module):
 
     def _dropless(self, x: Tensor, routes: Routes) -> Tensor:
         """[g, s, width] -> [g, s, width] by way of ragged [e, g, s, width]."""
-        attrs = {"experts": self.router.shape[1], "imbalance": self.imbalance}
+        attrs = {"experts": self.router.shape[1], "imbalance": 1.0, "room": 0.0}
         rows = x.apply("dispatch", "dropless_dispatch", routes.chosen, attrs=attrs)
         out = self._experts(rows, "grouped_matmul", {"transpose": 0})
         return out.apply("combine", "dropless_combine", routes.chosen, routes.weights)

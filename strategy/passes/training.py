@@ -25,6 +25,7 @@ from strategy.nn.layers import set_training
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.passes.block_scaling import RECIPES, block_scaling
+from strategy.passes.expert_demand import demand_of_experts
 from strategy.passes.fusion import fuse
 from strategy.passes.loss_scale import add_adjustment, scaled_count, scaled_loss
 from strategy.passes.low_precision import Scaling, low_precision
@@ -66,6 +67,10 @@ class Training:
             share of `lr`), `decay_power` and `decay_factor`.
         frozen: patterns of names of parameters that are not trained.
         groups: parameters that are trained otherwise than the others.
+        expert_imbalance: of experts that drop nothing: rows of the busiest rank's experts over those of an even demand,
+            as prices assume it.
+        expert_room: rows that a rank's experts have memory for over those of an even demand (see `expert_demand`); 0 is
+            memory for the worst case.
     """
 
     global_batch: int
@@ -97,6 +102,8 @@ class Training:
     scale_backoff: float = 0.5
     groups: tuple[ParameterGroup, ...] = ()
     amax_history: int = 16
+    expert_imbalance: float = 1.0
+    expert_room: float = 4.0
 
     def __post_init__(self) -> None:
         first = self.warm_up + 1 if self.decay in (Decay.COSINE, Decay.POLYNOMIAL) else int(self.decay is Decay.STEP)
@@ -124,6 +131,11 @@ class Training:
             "decay_power": (0 < self.decay_power < math.inf, "a finite figure above zero"),
             "decay_factor": (0 < self.decay_factor <= 1, "a figure in (0, 1]"),
             "amax_history": (self.amax_history >= 1, "a number of steps >= 1"),
+            "expert_imbalance": (1 <= self.expert_imbalance < math.inf, "a finite factor >= 1"),
+            "expert_room": (
+                self.expert_room == 0 or self.expert_imbalance <= self.expert_room < math.inf,
+                f"a finite factor, at least the imbalance ({self.expert_imbalance:g}), or 0 for the worst case",
+            ),
         }
         for name, value in ((field.name, getattr(self, field.name)) for field in fields(self)):
             if isinstance(value, int) and abs(value) > LARGEST:
@@ -217,6 +229,7 @@ def training_graph(model: Model, training: Training, watch: Watch | None = None)
 def evaluation_graph(model: Model, training: Training) -> Graph:
     """The graph that reports loss and count of one global batch; all parameters are frozen, by their training names."""
     builder, loss, count = _trace(model, training, trains=False)
+    demand_of_experts(builder, training.expert_imbalance, training.expert_room)
     _fuse(builder, (loss, count), training)
     _mix(builder, (loss, count), training)
     producer = {name: op for op in builder.ops for name in op.outputs}
@@ -234,6 +247,7 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     Raises:
         InputError: a pattern of `training.frozen` matches no variable, or nothing is left to train.
     """
+    demand_of_experts(builder, training.expert_imbalance, training.expert_room)
     frozen = _frozen(builder, training)
     _fuse(builder, (loss, count), training)
     if training.precision.half is not None:

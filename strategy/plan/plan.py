@@ -47,7 +47,7 @@ from strategy.sbp.sbp import format_nd
 from strategy.sbp.tensor import DType
 from strategy.space.trainer_space import TargetTrainer
 
-FORMAT = 3
+FORMAT = 4
 UNLIMITED = "inf"
 """`max_norm` where nothing is clipped."""
 INPUTS = ("model", "training", "cluster", "calibration")

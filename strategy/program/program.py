@@ -49,7 +49,7 @@ class Register:
 
     `offsets` say where each block begins in the memory of its rank, in bytes, once that is laid out
     (`lowering.memory`). State has none: each of its blocks is memory of its own, which several programs may share.
-    Blocks of a `ragged` tensor have room for the worst case; `box` then says which piece they hold.
+    Blocks of a `ragged` tensor have room for `most_rows`; `box` then says which piece they hold.
 
     They are in the memory of the rank's device, or of its host.
     """
@@ -72,7 +72,7 @@ class Register:
 
     @property
     def block_nbytes(self) -> int:
-        """Bytes of one block; where the tensor is ragged, in the worst case."""
+        """Bytes of one block; where the tensor is ragged, with all its room."""
         if self.ragged is not None:
             return self.spec.nbytes
         size = self.dtype.nbytes

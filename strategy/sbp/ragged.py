@@ -1,9 +1,9 @@
-"""Rows: what a rank holds of a ragged tensor, packed into memory for the worst case.
+"""Rows: what a rank holds of a ragged tensor, packed into memory for as many as there is room for.
 
 A ragged tensor is logically [experts, *tokens, width], and row (e, t) is there if token t was sent to expert e. A piece
 holds, of the rows in its box, those that are there, by expert and then by token:
 
-    how many | the cell of each, ascending | the rows, one after another | room up to the worst case
+    how many | the cell of each, ascending | the rows, one after another | room up to `TensorSpec.most_rows`
 
 A cell is the number of (e, t) among all (expert, token) pairs of the whole tensor, so that pieces of any box compare.
 A row that is not there counts as zero: terms of a partial tensor may lack rows that other terms have.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strategy.base.errors import InternalError
+from strategy.base.errors import InternalError, RunError
 from strategy.sbp.tensor import INDEX_NBYTES, Box, Shape, TensorSpec, box_shape
 
 Array = Any
@@ -83,10 +83,9 @@ class Rows:
         """Let the piece have the rows of these cells, ascending; gives the rows, which are still to be written.
 
         Raises:
-            InternalError: they are more than the memory is made for.
+            RunError: they are more than there is room for.
         """
-        if len(cells) > len(self._data):
-            raise InternalError(f"{len(cells)} rows in a piece that holds {len(self._data)}: {self.spec}")
+        check_room(len(cells), self.spec)
         self._index[0] = len(cells)
         self._index[1 : 1 + len(cells)] = cells
         return self._data[: len(cells)]
@@ -139,6 +138,24 @@ class Rows:
         local = xp.nonzero((piece != 0).any(axis=-1))
         place = tuple(at + begin for at, (begin, _) in zip(local, self.box, strict=False))
         self.hold(xp.ravel_multi_index(place, self.logical))[...] = piece[local]
+
+
+def check_room(count: int, spec: TensorSpec) -> None:
+    """Whether a piece has room for so many rows.
+
+    Raises:
+        RunError: it has not.
+        InternalError: it has room for the worst case.
+    """
+    if count <= spec.most_rows:
+        return
+    if not spec.rows.room:
+        raise InternalError(f"{count} rows in a piece that holds {spec.most_rows}: {spec}")
+    raise RunError(
+        f"{count} rows are for {spec.shape[0]} of {spec.rows.dims[0]} experts, and there is room for {spec.most_rows}:"
+        f" {spec.rows.room:g} times an even share. Search with --training expert_room={2 * spec.rows.room:g}"
+        " (0: room for the worst case), or balance the router"
+    )
 
 
 def inside(xp: ArrayModule, cells: Array, dims: Shape, box: Box) -> Array:

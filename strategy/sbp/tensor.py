@@ -104,6 +104,8 @@ class Rate(StrEnum):
 
 INDEX_NBYTES = 8
 """Of a figure that says how many rows there are, or which."""
+LEAST_ROOM = 1024
+"""Rows that a piece of experts holds at least, if so many can come: a demand of few tokens is uneven by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +116,21 @@ class Ragged:
         most: experts per token at most.
         dims: logical sizes of all dims but the width, in which rows are numbered; a piece has those of the whole.
         imbalance: rows of the busiest group of experts over those of an even demand, as prices assume it.
+        room: rows that a piece has memory for over those of an even demand; 0 is memory for the worst case.
     """
 
     most: int
     dims: Shape
     imbalance: float = 1.0
+    room: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.most <= self.dims[0]:
             raise InputError("no number of experts per token", got=self.most, expected=f"1 to {self.dims[0]}")
         if not self.imbalance >= 1:
             raise InputError("no imbalance", got=self.imbalance, expected="a factor >= 1")
+        if self.room != 0 and not self.room >= self.imbalance:
+            raise InputError("no room for experts", got=self.room, expected=f"0, or at least {self.imbalance}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,7 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that hold the tensor; a ragged one in the worst case, with the number and the places of its rows."""
+        """Bytes that hold the tensor; of a ragged one as many rows as it has room for, their number and places."""
         if self.ragged is None:
             return self.size * self.dtype.nbytes
         return INDEX_NBYTES + self.most_rows * self.row_nbytes
@@ -183,16 +189,25 @@ class TensorSpec:
 
     @property
     def most_rows(self) -> int:
-        """Of a ragged tensor: rows in the worst case, in which every token chose experts that are all in the piece."""
-        return min(self.rows.most, self.shape[0]) * math.prod(self.shape[1:-1])
+        """Of a ragged tensor: rows that there is room for.
+
+        In the worst case every token chose experts that are all in the piece; `room` may allow for less.
+        """
+        worst = min(self.rows.most, self.shape[0]) * math.prod(self.shape[1:-1])
+        if not self.rows.room:
+            return worst
+        return min(worst, max(LEAST_ROOM, math.ceil(self._even_rows * self.rows.room)))
 
     @property
     def expected_rows(self) -> int:
         """Of a ragged tensor: rows if the demand is as uneven as `imbalance` says."""
-        rows = self.rows
-        experts, skew = rows.dims[0], rows.imbalance if self.shape[0] < rows.dims[0] else 1.0
-        even = rows.most * self.shape[0] * math.prod(self.shape[1:-1]) / experts
-        return min(math.ceil(even * skew), self.most_rows)
+        skew = self.rows.imbalance if self.shape[0] < self.rows.dims[0] else 1.0
+        return min(math.ceil(self._even_rows * skew), self.most_rows)
+
+    @property
+    def _even_rows(self) -> float:
+        """Rows of a piece if all experts are chosen alike."""
+        return self.rows.most * self.shape[0] * math.prod(self.shape[1:-1]) / self.rows.dims[0]
 
     @property
     def row_nbytes(self) -> int:

@@ -261,11 +261,12 @@ class Prospects:
         return cost.seconds(Features(ActKind.ALL_REDUCE, 0, sent, config.tp - 1, level)) * 1e9
 
     def _most_rows(self, config: PlanConfig) -> float:
-        """Bytes that a layer's experts on one rank are handed of a micro-batch at most: all may be wanted at once."""
+        """Bytes of a micro-batch that a layer's experts on one rank have room for."""
         if not self.rows_of_experts:
             return 0.0
-        here = min(1.0, self.experts_per_choice / config.ep)
-        return self.rows_of_experts * config.micro_batch * config.ep * here / (config.tp * config.cp)
+        room = self.request.training.expert_room or math.inf
+        uneven = min(config.ep, self.experts_per_choice, room)
+        return self.rows_of_experts * config.micro_batch * uneven / (config.tp * config.cp)
 
     def _dispatched_ns(self, config: PlanConfig) -> float:
         """What a layer sends to experts and back for a micro-batch, evenly."""

@@ -473,7 +473,7 @@ def _is_moved(space: SearchSpace, spec: TensorSpec, keeping: Keeping, home: NdSb
 
 
 def _nbytes(space: SearchSpace, spec: TensorSpec, layout: NdSbp) -> int:
-    """What the fullest rank holds of a tensor; room for the worst case, where it is ragged."""
+    """What the fullest rank holds of a tensor; all the room it has, where it is ragged."""
     return piece_specs([spec], [layout], space.mesh)[0].nbytes
 
 

@@ -185,7 +185,7 @@ def _same(known: Architecture, sequence: int, model: object) -> bool:
     except InputError:
         return False
     # Our presets leave these out, and neither time nor memory follows them.
-    small = {name: getattr(model, name) for name in ("epsilon", "balance", "imbalance") if hasattr(model, name)}
+    small = {name: getattr(model, name) for name in ("epsilon", "balance") if hasattr(model, name)}
     return type(found) is type(model) and replace(found, **small) == model  # type: ignore[type-var]
 
 

@@ -82,7 +82,9 @@ class _TinyExperts(Module):
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """[b, s, width], [b, s, 1] -> [b, s, width], or the loss and its count."""
         x, chosen = inputs
-        rows = x.apply("dispatch", "dropless_dispatch", chosen, attrs={"experts": self.experts, "imbalance": 1.0})
+        rows = x.apply(
+            "dispatch", "dropless_dispatch", chosen, attrs={"experts": self.experts, "imbalance": 1.0, "room": 0.0}
+        )
         mapped = rows.apply("map", "grouped_matmul", self.parameter("maps", rows), attrs={"transpose": 0})
         y = mapped.apply("combine", "dropless_combine", chosen)
         if self.activation:

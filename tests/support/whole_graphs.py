@@ -251,7 +251,7 @@ class _Grower:
         """Ragged rows: something that flows, sent where random choices, alike for all operands of an op, say."""
         assert spec.ragged is not None
         x = self._adapted(f"{name}.in{position}", self._pick(), spec.shape[1:])
-        attrs: Attrs = {"experts": spec.shape[0], "imbalance": spec.ragged.imbalance}
+        attrs: Attrs = {"experts": spec.shape[0], "imbalance": 1.0, "room": 0.0}
         return self._add(f"{name}.rows{position}", "dropless_dispatch", (x, self._chosen(name, spec)), attrs)
 
     def _chosen(self, name: str, spec: TensorSpec) -> str:

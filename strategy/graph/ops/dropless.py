@@ -54,7 +54,7 @@ def _infer_dispatch(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[Tensor
     tokens, chosen = inputs[:2]
     _check("dropless_dispatch", tokens, inputs, third=_weights(inputs))
     dims = (int_attr(attrs, "experts"), *tokens.shape[:2])
-    ragged = Ragged(chosen.shape[2], dims, float_attr(attrs, "imbalance"))
+    ragged = Ragged(chosen.shape[2], dims, float_attr(attrs, "imbalance"), float_attr(attrs, "room"))
     return (TensorSpec((*dims, tokens.shape[2]), tokens.dtype, ragged),)
 
 
@@ -156,7 +156,7 @@ def _examples(dispatches: bool, third: str) -> tuple[Example, ...]:
         rows, tokens, chosen = ragged_spec((e, g, s, d), k), TensorSpec((g, s, d)), TensorSpec((g, s, k), DType.INT32)
         others = {"": (), "weights": (TensorSpec((g, s, k)),), "tokens": (tokens,)}[third]
         inputs = (tokens if dispatches else rows, chosen, *others)
-        attrs = {"experts": e, "imbalance": 1.0} if dispatches else {}
+        attrs = {"experts": e, "imbalance": 1.0, "room": 0.0} if dispatches else {}
         found.append(Example(inputs, attrs=attrs, ranges={1: (-1, e)}, derive={} if dispatches else {0: _routed}))
     return tuple(found)
 
@@ -166,7 +166,7 @@ def _attrs_of(builder: GradientBuilder, kind: str) -> Attrs:
     if kind != "dropless_dispatch":
         return {}
     (rows,) = builder.specs(builder.op.inputs[:1])
-    return {"experts": rows.shape[0], "imbalance": rows.rows.imbalance}
+    return {"experts": rows.shape[0], "imbalance": rows.rows.imbalance, "room": rows.rows.room}
 
 
 _gradient_dispatch, _gradient_combine, _gradient_inner = gradients("dropless", _attrs_of)

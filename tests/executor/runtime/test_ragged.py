@@ -11,7 +11,8 @@ import pytest
 
 from executor.op_validation.pieces import cut, join
 from executor.runtime.collectives import prepare
-from executor.runtime.transport.base import Transport, TransportError, wait
+from executor.runtime.transport.base import Transport, wait
+from strategy.base.errors import InternalError
 from strategy.comm.boxing import BoxingStep, layouts_of, step_between
 from strategy.comm.rank_parts import boxing_task, transfer_task
 from strategy.cost.cost import CostModel
@@ -182,7 +183,7 @@ def test_more_rows_than_there_is_room_for_are_refused() -> None:
         for request in act():
             wait(request, transport)
 
-    with pytest.raises(TransportError, match="24 rows are to come where there is room for 16"):
+    with pytest.raises(InternalError, match="24 rows in a piece that holds 16"):
         on_threads(2, play)
 
 
@@ -201,7 +202,7 @@ def test_experts_on_ranks_of_their_own(ranks: int, choices: int, experts: tuple[
     for position, (name, spec) in enumerate(specs.items()):
         builder.declare(Value(name, spec, Rate.MICRO_BATCH, Role.INPUT))
         operands[name] = Operand(spec, experts if name == "chosen" else None, position)
-    builder.add("rows", "dropless_dispatch", ("x", "chosen"), attrs={"experts": 5, "imbalance": 1.0})
+    builder.add("rows", "dropless_dispatch", ("x", "chosen"), attrs={"experts": 5, "imbalance": 1.0, "room": 0.0})
     builder.add("up", "grouped_matmul", ("rows", "w"), attrs={"transpose": 0})
     builder.add("act", "gelu", ("up",))
     builder.add("y", "dropless_combine", ("act", "chosen", "weights"))

@@ -199,7 +199,7 @@ def routed(imbalance: float) -> GraphBuilder:
     x = tracer.input("x", TensorSpec((4, 4, 64)))
     chosen = tracer.input("chosen", TensorSpec((4, 4, 2), DType.INT32))
     w = tracer.input("w", TensorSpec((8, 64, 32)))
-    rows = x.apply("rows", "dropless_dispatch", chosen, attrs={"experts": 8, "imbalance": imbalance})
+    rows = x.apply("rows", "dropless_dispatch", chosen, attrs={"experts": 8, "imbalance": imbalance, "room": 0.0})
     rows.apply("up", "grouped_matmul", w, attrs={"transpose": 0})
     return tracer.graph
 

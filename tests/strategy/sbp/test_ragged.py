@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from strategy.base.errors import GraphError, InputError, InternalError
+from strategy.base.errors import GraphError, InputError, InternalError, RunError
 from strategy.graph.signature import piece_specs
 from strategy.nn.tracer import Tracer
 from strategy.sbp.ragged import Rows, piece_of
@@ -87,6 +87,23 @@ def test_memory_is_for_the_worst_case_and_no_more() -> None:
         piece_of(np, SPEC, WHOLE).hold(np.arange(13))
 
 
+def test_room_may_allow_for_less_than_the_worst_case() -> None:
+    """Of 64 experts, 8 a token, four on a rank: half of what all tokens want at worst is 8 times an even share."""
+    dims = (64, 2, 8192)
+    whole = TensorSpec((*dims, 4), DType.BFLOAT16, Ragged(8, dims, 1.5, room=2.0))
+    four, few = whole.piece((4, *dims[1:], 4)), whole.piece((4, 1, 64, 4))
+    even, worst = 8 * 2 * 8192 // 16, 4 * 2 * 8192
+    assert (whole.most_rows, whole.expected_rows) == (8 * 2 * 8192, 8 * 2 * 8192)
+    assert (four.most_rows, four.expected_rows) == (2 * even, 1.5 * even)
+    assert four.nbytes == 8 + 2 * even * (8 + 8)
+    assert few.most_rows == 4 * 64, "of few tokens the worst case"
+    assert TensorSpec(four.shape, DType.BFLOAT16, Ragged(8, dims)).most_rows == worst
+    rows: Rows = piece_of(np, whole, ((0, 4), (0, 2), (0, 8192), (0, 4)))
+    rows.hold(np.arange(2 * even))
+    with pytest.raises(RunError, match=r"16385 rows are for 4 of 64 experts.*room for 16384: 2 times.*expert_room=4 "):
+        rows.hold(np.arange(2 * even + 1))
+
+
 def test_prices_expect_an_uneven_demand_where_experts_are_split() -> None:
     skewed = TensorSpec(SPEC.shape, SPEC.dtype, Ragged(2, DIMS, 1.5))
     split = skewed.piece((2, 2, 3, 4))
@@ -102,23 +119,26 @@ def test_terms_of_rows_are_sums_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "most", "imbalance", "says"),
+    ("shape", "most", "demand", "says"),
     [
-        ((4, 3, 2), 5, 1.0, "experts per token"),
-        ((4, 3, 2), 0, 1.0, "experts per token"),
-        ((4, 3, 2), 2, 0.5, "imbalance"),
-        ((4, 3), 2, 1.0, "other dims"),
+        ((4, 3, 2), 5, (1.0, 0.0), "experts per token"),
+        ((4, 3, 2), 0, (1.0, 0.0), "experts per token"),
+        ((4, 3, 2), 2, (0.5, 0.0), "imbalance"),
+        ((4, 3, 2), 2, (1.5, 1.2), "no room"),
+        ((4, 3), 2, (1.0, 0.0), "other dims"),
     ],
 )
-def test_specs_that_mean_nothing_are_refused(shape: tuple[int, ...], most: int, imbalance: float, says: str) -> None:
+def test_specs_that_mean_nothing_are_refused(
+    shape: tuple[int, ...], most: int, demand: tuple[float, float], says: str
+) -> None:
     with pytest.raises(InputError, match=says):
-        TensorSpec(shape, ragged=Ragged(most, (4, 3), imbalance))
+        TensorSpec(shape, ragged=Ragged(most, (4, 3), *demand))
 
 
 def test_ops_that_know_no_rows_refuse_them() -> None:
     tracer = Tracer()
     x, chosen = tracer.input("x", TensorSpec((2, 3, 4))), tracer.input("chosen", TensorSpec((2, 3, 2), DType.INT32))
-    rows = x.apply("rows", "dropless_dispatch", chosen, attrs={"experts": 5, "imbalance": 1.0})
+    rows = x.apply("rows", "dropless_dispatch", chosen, attrs={"experts": 5, "imbalance": 1.0, "room": 0.0})
     assert rows.spec.ragged == Ragged(2, DIMS)
     rows.sum(), rows.softmax(), rows.reshape((10, 3, 4)), rows + x
     with pytest.raises(GraphError) as raised:
