@@ -4,15 +4,16 @@ Under stage 3 of ZeRO every parameter that samples are multiplied with is gather
 each micro-batch, and under stages 2 and 3 the gradients of every micro-batch are reduced to their parts. What groups of
 ranks add up between them, they do once per step. However the
 other axes cut a tensor, that takes no less than the cheapest of these ways. Where experts are shared out there are two
-axes of samples, along which all else is exchanged; what is beside experts is not counted then.
+axes of samples, along which all else is exchanged; what experts have stays split by expert along one of these, and is
+exchanged along the others.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,12 +23,12 @@ from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Home
-from strategy.passes.zero_layouts import is_shared
+from strategy.passes.zero_layouts import BY_EXPERT, is_shared, shared_dim
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, P, Sbp, Split, is_legal_layout
 from strategy.sbp.tensor import Rate, Shape, TensorSpec
 from strategy.space.axis_orders import placements_of, ranks_of
-from strategy.space.rules import beside_experts
+from strategy.space.rules import beside_experts, staying_with_experts
 from strategy.space.short_model import MIDDLE
 
 
@@ -35,18 +36,28 @@ from strategy.space.short_model import MIDDLE
 class LayerExchange:
     """What a layer exchanges in a micro-batch: parameters, once for every pass that reads them, and gradients.
 
-    `added` are the sums over micro-batches of what is `reduced`, by the ops that `adding` names.
+    `added` are the sums over micro-batches of what is `reduced`, by the ops that `adding` names. `of_experts` is what
+    stays with experts that are shared out.
     """
 
     gathered: tuple[TensorSpec, ...]
     reduced: tuple[TensorSpec, ...]
     added: tuple[TensorSpec, ...]
     adding: tuple[tuple[str, ...], ...]
+    of_experts: LayerExchange | None = None
 
 
 def exchanged(graph: Graph, *, by_expert: bool) -> LayerExchange:
     """Of the middle layer of a short model that is not parallel yet; `by_expert`: experts will be shared out."""
-    beside = beside_experts(graph) if by_expert else frozenset()
+    if not by_expert:
+        return _exchanged_by(graph, lambda op, name: True)
+    beside, staying = beside_experts(graph), staying_with_experts(graph)
+    of_experts = _exchanged_by(graph, lambda op, name: op.name in beside and name in staying)
+    return replace(_exchanged_by(graph, lambda op, name: op.name not in beside), of_experts=of_experts)
+
+
+def _exchanged_by(graph: Graph, counts: Callable[[Op, str], bool]) -> LayerExchange:
+    """Of those parameters that ops read, and gradients that they make, of which (op, value) counts."""
     gathered, reduced, added, adding = [], [], [], []
     for name, value in graph.values.items():
         producer = graph.producer.get(name)
@@ -55,7 +66,7 @@ def exchanged(graph: Graph, *, by_expert: bool) -> LayerExchange:
                 op
                 for op in graph.consumers[name]
                 if op.layer == MIDDLE
-                and op.name not in beside
+                and counts(op, name)
                 and any(graph.values[other].rate is Rate.MICRO_BATCH for other in op.inputs)
             ]
             gathered += [_smallest(graph, name)] * len({op.phase is Phase.FORWARD for op in readers})
@@ -67,7 +78,7 @@ def exchanged(graph: Graph, *, by_expert: bool) -> LayerExchange:
             for out in op.outputs
             if act_rate(graph, op) is Rate.MICRO_BATCH and graph.values[out].rate is Rate.STEP
         ]
-        if sums and producer.name not in beside:
+        if sums and counts(producer, name):
             (op, out), *_ = sums
             reduced.append(_smallest(graph, name))
             added.append(_smallest_later(graph, out))
@@ -99,7 +110,8 @@ def _smallest_later(graph: Graph, name: str) -> TensorSpec:
     return min((graph.values[name].spec, *alike), key=lambda spec: spec.nbytes)
 
 
-def _exchanged(work: LeastWork, config: PlanConfig) -> LayerExchange:
+def exchange_of_layer(work: LeastWork, config: PlanConfig) -> LayerExchange:
+    """What a layer of a configuration exchanges; remembered."""
     key = config.recompute, config.ep > 1
     if key not in work.exchanges:
         work.exchanges[key] = exchanged(work.graph(config.recompute), by_expert=config.ep > 1)
@@ -119,11 +131,46 @@ def least_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
     """Of a layer, in a micro-batch."""
     if config.dp == 1 or config.zero_stage < 2 or work.unusual:
         return 0
-    known, converter = _exchanged(work, config), converter_of(work, config)
+    known, converter = exchange_of_layer(work, config), converter_of(work, config)
     gathers, everywhere = known.gathered if config.zero_stage == 3 else (), _choices(config)[-1]
     total = sum(_least_ns(converter, config, spec, everywhere, gathers=True) for spec in gathers)
     total += sum(_least_ns(converter, config, spec, everywhere) for spec in known.reduced)
+    if known.of_experts is not None and (among := _between_experts(config)):
+        experts, again = known.of_experts, config.zero_stage == 3
+        for spec in experts.gathered if again else ():
+            total += _least_of_experts_ns(converter, config, spec, among, gathers=True)
+        total += sum(_least_of_experts_ns(converter, config, spec, among) for spec in experts.reduced)
     return int(total * (1 - 1e-9))
+
+
+def _between_experts(config: PlanConfig) -> tuple[int, ...]:
+    """The axes along which what experts have is shared out beside that of experts."""
+    expert = config.axes.index("expert")
+    return tuple(axis for axis in config.shard_axes if config.mesh[axis] > 1 and axis != expert)
+
+
+def _least_of_experts_ns(
+    converter: Converter, config: PlanConfig, spec: TensorSpec, split: Sequence[int], *, gathers: bool = False
+) -> float:
+    """As `_least_ns`, of what stays split by expert along the axis of experts."""
+    dims, ranks = range(BY_EXPERT.dim + 1, len(spec.shape)), math.prod(config.mesh[axis] for axis in split)
+    if any(shared_dim(spec.shape, config, among={dim}, of=ranks) is None for dim in dims):
+        return 0.0  # perhaps it is not shared out
+    found, expert = math.inf, config.axes.index("expert")
+    splits, several = [Split(dim) for dim in dims], [axis for axis in config.replica_axes if config.mesh[axis] > 1]
+    along: list[list[Sbp]] = [
+        [BY_EXPERT] if axis == expert else [*splits] if axis in split else [B if gathers or axis not in several else P]
+        for axis in config.replica_axes
+    ]
+    for parts, beside in itertools.product(
+        itertools.product(*along), _layouts(spec, config.mesh[len(config.replica_axes) :])
+    ):
+        whole = tuple((B if gathers else P) if axis in split else sbp for axis, sbp in enumerate(parts))
+        ends: tuple[NdSbp, NdSbp] = (*whole, *beside), (*parts, *beside)
+        if all(is_legal_layout(spec.shape, end, config.mesh) for end in ends):
+            source, target = reversed(ends) if gathers else ends
+            found = min(found, sum(converter.prices_ns(spec, Home(0, source), 0, target)))
+    return found if math.isfinite(found) else 0.0
 
 
 def least_step_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
@@ -134,7 +181,7 @@ def least_step_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
     """
     if config.dp == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
         return 0
-    known, converter = _exchanged(work, config), converter_of(work, config)
+    known, converter = exchange_of_layer(work, config), converter_of(work, config)
     smallest: dict[Shape, TensorSpec] = {}
     for spec in known.gathered:
         smallest[spec.shape] = min(smallest.get(spec.shape, spec), spec, key=lambda one: one.nbytes)
@@ -177,7 +224,7 @@ def least_adding(work: LeastWork, config: PlanConfig) -> LeastAdding | None:
     if config.dp == 1 or config.num_micro_batches == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
         return None
     graph, parts = work.graph(config.recompute), config.tp * config.cp
-    known, converter = _exchanged(work, config), converter_of(work, config)
+    known, converter = exchange_of_layer(work, config), converter_of(work, config)
     whole_ns, total, nbytes, rates, saved = 0.0, 0.0, 0.0, [math.inf], [0.0]
     for reduced, added, names in zip(known.reduced, known.added, known.adding, strict=True):
         ops = [graph.by_name[name] for name in names]

@@ -178,6 +178,8 @@ class LeastWork:
     items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
     scaled: dict[tuple[_Kind, int, int], _Even] = field(default_factory=dict)
     least: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
+    groups: dict[_Kind, tuple[tuple[_Item, tuple[int, ...]], ...]] = field(default_factory=dict)
+    together: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
     parts: dict[tuple[Features, int], float] = field(default_factory=dict)
     sizes: dict[Recompute, _Sizes] = field(default_factory=dict)
     converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
@@ -191,11 +193,11 @@ class LeastWork:
         if key not in self.known:
             sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
             freely = {part: [0.0, 0.0, 0.0] for part in sums}
-            for i, item in enumerate(self._items_of(kind)):
-                among = item.among(config)
-                seconds = item.count * self._least(kind, i, samples * among, parts * among)
-                sums[item.part][item.place] += seconds * (1 - NEGLIGIBLE)
-                freely[item.part][item.place] += seconds * (1 - NEGLIGIBLE) * item.free
+            for first, members in self._groups_of(kind):
+                among = first.among(config)
+                seconds = self._least_together(kind, members, samples * among, parts * among) * (1 - NEGLIGIBLE)
+                sums[first.part][first.place] += seconds
+                freely[first.part][first.place] += seconds * first.free
             forward, backward, weight, step = ((ahead, within, behind) for ahead, within, behind in sums.values())
             free = [(ahead, within, behind) for ahead, within, behind in freely.values()]
             self.known[key] = LeastSeconds(forward, backward, weight, step, (free[0], free[1], free[2]))
@@ -221,16 +223,19 @@ class LeastWork:
 
     def look_up(self, configs: Iterable[PlanConfig]) -> None:
         """Find what the products of configurations take, all at once: asked for one by one it takes long."""
-        wanted: dict[object, dict[tuple[Features, int], None]] = {}
+        asked: dict[tuple[_Kind, tuple[int, ...], int, int], None] = {}
         for config in {_key(config): config for config in configs}.values():
             kind, samples, parts, *_ = _key(config)
-            for i, item in enumerate(self._items_of(kind)):
-                if item.one.product is not None:
-                    among = item.among(config)
-                    whole = self._scaled(kind, i, samples * among).whole
-                    if self._is_looked_up(whole, parts * among) and (whole, parts * among) not in self.parts:
-                        alike = wanted.setdefault((whole.key, whole.kind, whole.half), {})
-                        alike[whole, parts * among] = None
+            for first, members in self._groups_of(kind):
+                among = first.among(config)
+                asked[kind, members, samples * among, parts * among] = None
+        wanted: dict[object, dict[tuple[Features, int], None]] = {}
+        for kind, members, samples, parts in asked:
+            for i in members:
+                if self.items[kind][i].one.product is not None:
+                    whole = self._scaled(kind, i, samples).whole
+                    if self._is_looked_up(whole, parts) and (whole, parts) not in self.parts:
+                        wanted.setdefault((whole.key, whole.kind, whole.half), {})[whole, parts] = None
         for alike in wanted.values():
             pieces = [-(-np.array(whole.product) // _ways(parts)) for whole, parts in alike]
             (like, _), *_ = alike
@@ -272,6 +277,14 @@ class LeastWork:
             self.scaled[key] = self._evenly(_with_samples(self.items[kind][i], samples))
         return self.scaled[key]
 
+    def _least_together(self, kind: _Kind, members: tuple[int, ...], samples: int, parts: int) -> float:
+        """Of several ops that are cut alike, each as often as it is there."""
+        key = kind, members[0], samples, parts
+        if key not in self.together:
+            items = self._items_of(kind)
+            self.together[key] = sum(items[i].count * self._least(kind, i, samples, parts) for i in members)
+        return self.together[key]
+
     def _least(self, kind: _Kind, i: int, samples: int, parts: int) -> float:
         """Seconds of the cheapest part of the i-th op, with so many samples, that one of so many ranks can be left."""
         key = kind, i, samples, parts
@@ -298,6 +311,16 @@ class LeastWork:
         if kind not in self.items:
             self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
         return self.items[kind]
+
+    def _groups_of(self, kind: _Kind) -> tuple[tuple[_Item, tuple[int, ...]], ...]:
+        """The ops of one pass and place that are cut alike: the first of them, and the numbers of all."""
+        if kind not in self.groups:
+            found: dict[object, list[int]] = {}
+            for i, item in enumerate(self._items_of(kind)):
+                alike = item.part, item.place, item.free, item.beside, item.updates
+                found.setdefault(alike, []).append(i)
+            self.groups[kind] = tuple((self.items[kind][i], (i, *more)) for i, *more in found.values())
+        return self.groups[kind]
 
     def _evenly(self, whole: Features) -> _Even:
         """An op whose even parts lose nothing by their shape."""

@@ -117,6 +117,7 @@ class GraphBuilder:
             parameter=line.parameter,
             template=line.template,
             labels=tuple(labels[: max(len(specs) - 1, 0)]),
+            lone_layer=line.lone_layer,
         )
         self.ops.append(op)
         return written

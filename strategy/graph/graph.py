@@ -97,11 +97,18 @@ class Op:
     """What it is called in every repeated layer: `layers.*.mlp.fc1`. Empty where that is its name."""
     labels: tuple[str, ...] = ()
     """Of its outputs, the first left out."""
+    lone_layer: str = ""
+    """Outside of repeated layers: the layer unlike these that it belongs to, DeepSeek-V3's first dense one, say."""
 
     @property
     def root(self) -> str:
         """The op of the model that it belongs to, which may be itself."""
         return self.origin or self.name
+
+    @property
+    def any_layer(self) -> int | str | None:
+        """The layer that it belongs to, repeated or not; None outside of all."""
+        return (self.lone_layer or None) if self.layer is None else self.layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,7 @@ class Lineage:
     template: str = ""
     origin: str = ""
     parameter: str = ""
+    lone_layer: str = ""
 
     def op(
         self,
@@ -136,18 +144,20 @@ class Lineage:
             origin=self.origin,
             parameter=self.parameter,
             template=self.template,
+            lone_layer=self.lone_layer,
         )
 
 
 def lineage_of(op: Op) -> Lineage:
     """That of an op that is there."""
-    return Lineage(op.name, op.template, op.origin, op.parameter)
+    return Lineage(op.name, op.template, op.origin, op.parameter, op.lone_layer)
 
 
 def of_op(op: Op, label: str, layer: int | None) -> Lineage:
     """The lineage of an op of a layer that is made for another, or for the same op of the model or variable as that."""
     template = op.template if op.template and op.layer == layer else op.name
-    return Lineage(f"{op.name}:{label}", f"{template}:{label}", "" if op.parameter else op.root, op.parameter)
+    origin = "" if op.parameter else op.root
+    return Lineage(f"{op.name}:{label}", f"{template}:{label}", origin, op.parameter, op.lone_layer)
 
 
 def of_value(value: Value, producer: Op | None, label: str, layer: int | None) -> Lineage:
@@ -160,7 +170,8 @@ def of_value(value: Value, producer: Op | None, label: str, layer: int | None) -
     template = value.name
     if producer.template and producer.layer == layer:
         template = ".".join((producer.template, *producer.labels[: producer.outputs.index(value.name)][-1:]))
-    return Lineage(name, f"{template}:{label}", "" if producer.parameter else producer.root, producer.parameter)
+    origin = "" if producer.parameter else producer.root
+    return Lineage(name, f"{template}:{label}", origin, producer.parameter, producer.lone_layer)
 
 
 @lru_cache(maxsize=1 << 14)

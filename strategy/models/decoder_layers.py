@@ -194,6 +194,8 @@ def experts_of(config: DecoderDescription) -> Moe:
 class DecoderLayer(Module):
     """Attention, then an MLP or experts; each is added to the residual stream."""
 
+    is_layer = True
+
     def __init__(self, config: DecoderDescription, window: int, sparse: bool) -> None:
         self.config = config
         around = config.norm_position == NormPosition.AROUND
@@ -263,6 +265,8 @@ class TokenAhead(Module):
     It joins the token that was just predicted to the residual stream, whose last norm is not applied; the embedding
     comes first, as in DeepSeek's files.
     """
+
+    is_layer = True
 
     def __init__(self, config: DecoderDescription) -> None:
         c = config

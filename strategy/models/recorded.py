@@ -330,6 +330,7 @@ def _op_document(op: RecordedOp) -> dict[str, Any]:
         "template": line.template,
         "origin": line.origin,
         "parameter": line.parameter,
+        "lone_layer": line.lone_layer,
         "phase": "" if op.phase is Phase.FORWARD else str(op.phase),
     }
     found |= {key: value for key, value in more.items() if value}
@@ -338,7 +339,8 @@ def _op_document(op: RecordedOp) -> dict[str, Any]:
 
 def _op_of(entry: Any) -> RecordedOp:
     layer = entry.get("layer")
-    line = Lineage(_text(entry["name"]), *(_text(entry.get(key, "")) for key in ("template", "origin", "parameter")))
+    lineage = ("template", "origin", "parameter", "lone_layer")
+    line = Lineage(_text(entry["name"]), *(_text(entry.get(key, "")) for key in lineage))
     reads, labels, updates = (tuple(map(_text, entry.get(key, ()))) for key in ("inputs", "labels", "updates"))
     attrs = dict(entry.get("attrs", {}))
     return RecordedOp(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from strategy.base.errors import InputError
-from strategy.graph.graph import Lineage, Path, layer_of, template_of
+from strategy.graph.graph import Path, layer_of, template_of
 from strategy.models.base import Family
 from strategy.models.recorded import Recorded, RecordedOp, Recording
 
@@ -100,7 +100,7 @@ def shortened_to(recording: Recording, layers: int) -> Recording:
         name = op.line.name if here is None else called[op.line.template, here]
         changed = replace(
             op,
-            line=Lineage(name, op.line.template, _origin(op, recording, called, here), op.line.parameter),
+            line=replace(op.line, name=name, origin=_origin(op, recording, called, here)),
             layer=here,
             inputs=tuple(_there(op, op.inputs, places, kept, known)),
             updates=tuple(_there(op, op.updates, places, kept, known)),

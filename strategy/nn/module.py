@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, ClassVar, Protocol, TypeVar, final
 
 from strategy.base.errors import GraphError, InputError
 from strategy.graph.graph import Path
@@ -56,6 +56,9 @@ class Parameter:
 
 class Module:
     """Base of everything that holds parameters or other modules."""
+
+    is_layer: ClassVar[bool] = False
+    """Whether it is a layer also where it stands among those that repeat as one that is unlike them."""
 
     def children(self) -> Iterator[tuple[str | int, Module]]:
         """Direct sub-modules by attribute name; a list or dict of modules is one; a repeated layer by its number."""

@@ -31,15 +31,17 @@ from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where in the module tree ops are applied: the attributes that lead there, and the repeated layer."""
+    """Where in the module tree ops are applied: the attributes that lead there, and the repeated or the lone layer."""
 
     path: Path = ()
     layer: int | None = None
+    lone_layer: str = ""
 
     def named(self, label: str) -> Lineage:
         """The lineage of an op that is called `label` there."""
         path = (*self.path, label)
-        return Lineage(".".join(map(str, path)), template_of(path) if self.layer is not None else "")
+        template = template_of(path) if self.layer is not None else ""
+        return Lineage(".".join(map(str, path)), template, lone_layer=self.lone_layer)
 
 
 @dataclass(slots=True)
@@ -63,9 +65,11 @@ class Tracer:
 
     def adopt(self, module: Module, dtype: DType) -> None:
         """Declare all parameters of a module tree and remember every module's path."""
-        self.dtype = dtype
+        self.dtype, lone = dtype, dict[Path, str]()
         for member, path in paths(module):
-            self._paths.setdefault(Identity(member), Scope(path, layer_of(path)))
+            layer, around = layer_of(path), lone.get(path[:-1], "")
+            lone[path] = around or (".".join(map(str, path)) if member.is_layer and layer is None else "")
+            self._paths.setdefault(Identity(member), Scope(path, layer, lone[path]))
             for attribute, parameter in member.own_parameters():
                 if parameter not in self.named_parameters:
                     own, spec = (*path, attribute), TensorSpec(parameter.shape, dtype)
@@ -97,7 +101,7 @@ class Tracer:
         known = Identity(module)
         scope = self._paths[known]
         self._calls[known] = number = self._calls.get(known, 0) + 1
-        self.scopes.append(scope if number == 1 else Scope((*scope.path, f"call_{number}"), scope.layer))
+        self.scopes.append(scope if number == 1 else replace(scope, path=(*scope.path, f"call_{number}")))
         try:
             yield
         except Exception as error:

@@ -1,7 +1,7 @@
 """Recompute: activations that the backward pass computes again instead of keeping (Chen et al. 2016, arXiv:1604.06174).
 
-What is dropped lives in a repeated layer. Ahead of the first backward op that reads a dropped value, the forward ops
-that lead to it stand again, as `NAME:recompute`, in the backward pass:
+What is dropped lives in a layer, a repeated one or not. Ahead of the first backward op that reads a dropped value, the
+forward ops that lead to it stand again, as `NAME:recompute`, in the backward pass:
 
     forward    x -> norm -> fc1 -> gelu -> fc2 -> ...            norm, fc1, gelu are dropped
     backward   norm:kept0 = copy x
@@ -35,11 +35,11 @@ def recompute(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) -> Gr
     """The training graph without the activations of `kind`, and without those whose names match a pattern.
 
     Raises:
-        InputError: a pattern matches no activation of a repeated layer, or selective or full recompute finds none.
+        InputError: a pattern matches no activation of a layer, or selective or full recompute finds none.
     """
     dropped = dropped_values(graph, kind, patterns)
     if kind in (Recompute.SELECTIVE, Recompute.FULL) and not dropped:
-        hint = "full recompute needs repeated layers, selective recompute attention in them"
+        hint = "full recompute needs layers, selective recompute attention in them"
         raise InputError("there is nothing to recompute", where="config: recompute", got=str(kind), hint=hint)
     if not dropped:
         return graph
@@ -52,7 +52,7 @@ def dropped_values(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) 
     """Value -> the op to repeat, of every activation that is not kept.
 
     Raises:
-        InputError: a pattern matches no activation of a repeated layer.
+        InputError: a pattern matches no activation of a layer.
     """
     activations = dict(_activations(graph))
     if kind is Recompute.FULL:
@@ -73,16 +73,16 @@ def dropped_values(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) 
 
 
 def _activations(graph: Graph) -> Iterator[tuple[str, Op]]:
-    """What forward ops of repeated layers write per micro-batch, and can write again."""
+    """What forward ops of layers write per micro-batch, and can write again."""
     for op in graph.ops:
         pure = not op.updates and not op_definition(op.kind).accumulates
-        if op.phase is Phase.FORWARD and op.layer is not None and pure:
+        if op.phase is Phase.FORWARD and op.any_layer is not None and pure:
             yield from ((name, op) for name in op.outputs if graph.values[name].rate is Rate.MICRO_BATCH)
 
 
 def _leaves_layer(graph: Graph, producer: Op, name: str) -> bool:
     """Whether the forward pass hands an activation on to another layer: then that one keeps it as its input."""
-    return any(op.phase is Phase.FORWARD and op.layer != producer.layer for op in graph.consumers[name])
+    return any(op.phase is Phase.FORWARD and op.any_layer != producer.any_layer for op in graph.consumers[name])
 
 
 def _attention_inside(graph: Graph, activations: Mapping[str, Op]) -> Iterator[str]:
@@ -143,7 +143,7 @@ class _Repeater:
     dropped: Mapping[str, Op]
     values: dict[str, Value] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
-    instead: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    instead: dict[tuple[str, int | str | None], str] = field(default_factory=dict)
     """(value, layer) -> what the backward ops of that layer read instead."""
 
     def run(self) -> Graph:
@@ -153,33 +153,33 @@ class _Repeater:
         """
         self.values.update(self.graph.values)
         for op in self.graph.ops:
-            if op.phase is Phase.BACKWARD and op.layer is not None:
+            if op.phase is Phase.BACKWARD and op.any_layer is not None:
                 for name in op.inputs:
-                    self._repeat(name, op.layer)
-                self.ops.append(replace(op, inputs=self._inputs(op, op.layer)))
+                    self._repeat(name, op.any_layer)
+                self.ops.append(replace(op, inputs=self._inputs(op)))
             else:
                 self.ops.append(op)
         return Graph(self.values, tuple(self.ops), self.graph.loss)
 
-    def _inputs(self, op: Op, layer: int) -> tuple[str, ...]:
-        return tuple(self.instead.get((name, layer), name) for name in op.inputs)
+    def _inputs(self, op: Op) -> tuple[str, ...]:
+        return tuple(self.instead.get((name, op.any_layer), name) for name in op.inputs)
 
-    def _repeat(self, name: str, layer: int) -> None:
+    def _repeat(self, name: str, layer: int | str) -> None:
         """Append the clone that writes `name` again, and before it those that it needs."""
         op = self.dropped.get(name)
-        if op is None or op.layer != layer or (name, layer) in self.instead:
+        if op is None or op.any_layer != layer or (name, layer) in self.instead:
             return
         for position, read in enumerate(op.inputs):
             self._repeat(read, layer)
             if (read, layer) not in self.instead and _changes(self.graph, read):
-                fence = of_op(op, f"kept{position}", layer)
-                self._append(fence.op("copy", (read,), Phase.BACKWARD, layer))
+                fence = of_op(op, f"kept{position}", op.layer)
+                self._append(fence.op("copy", (read,), Phase.BACKWARD, op.layer))
                 self.instead[read, layer] = fence.name
-        line = of_op(op, "recompute", layer)
+        line = of_op(op, "recompute", op.layer)
         clone = replace(
             op,
             name=line.name,
-            inputs=self._inputs(op, layer),
+            inputs=self._inputs(op),
             outputs=(line.name, *(f"{line.name}.{label}" for label in op.labels)),
             phase=Phase.BACKWARD,
             repeats=op.name,

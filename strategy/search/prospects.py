@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from strategy.bounds.closed_forms import ClosedForms
-from strategy.bounds.least_exchange import handed_on_by_layer
+from strategy.bounds.least_exchange import LayerExchange, exchange_of_layer, handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
@@ -24,6 +24,7 @@ from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
 from strategy.program.program import ActKind
+from strategy.sbp.tensor import Rate
 from strategy.search.box import Box
 from strategy.search.mixed_proposals import mixed_proposal
 from strategy.search.search_state import LayoutProposal, SearchState
@@ -50,6 +51,8 @@ ALL_SAVED, AGAIN_SAVED = 2.5, 1.2
 kept, and where memory-bound ops are done again."""
 SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
 """Sums of what a layer hands on, along a tensor axis; and where all of it is computed again."""
+GATHERED_HELD, GRADIENT_HELD = 6, 2
+"""Bytes per parameter of a layer that are there at once of what was gathered, with its gradient, and of that alone."""
 ROWS_HELD = 4
 """Tensors of a layer with all that its experts are handed that are there at once."""
 DISPATCHES, DISPATCHES_AGAIN = 4, 6
@@ -73,6 +76,9 @@ class Prospects:
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
         self.of_experts = _share_of_experts(work.graph(Recompute.NONE))
         self.rows_of_experts, self.experts_per_choice = _rows_of_experts(work.graph(Recompute.NONE))
+        self.saved_outside = _saved_outside(work.graph(Recompute.NONE))
+        self.exchange_ns: dict[object, float] = {}
+        """What goes on beside all layers in a micro-batch, about."""
         self.sent_ns: dict[object, float] = {}
         """What a layer adds up along a tensor axis for a micro-batch."""
         self.costly = COSTLY
@@ -231,7 +237,11 @@ class Prospects:
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
         more = AGAIN_SAVED if config.recompute is Recompute.MEMORY_BOUND else ALL_SAVED
-        held = static + more * saved * in_flight + ROWS_HELD * self._most_rows(config)
+        behind = ALL_SAVED * self.saved_outside * config.micro_batch / (config.tp * config.cp)
+        active = max(more * saved * in_flight, more * saved + behind)
+        layer = parameters * config.pp / request.model.layers
+        passing = (GATHERED_HELD if config.zero_stage == 3 else GRADIENT_HELD) * layer
+        held = static + active + passing + ROWS_HELD * self._most_rows(config)
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         computed_ns = box.bound_ns + uneven_ns
@@ -240,7 +250,8 @@ class Prospects:
             computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         hides = Overlap.of(cluster).allowed
-        exchanged_ns = self.forms.exchange_ns(config) * config.num_micro_batches / config.pp
+        exchange_ns = self.forms.exchange_ns(config) if box.level else self._exchange_ns(config)
+        exchanged_ns = exchange_ns * config.num_micro_batches / config.pp
         return crowded * (max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns)
 
     def _sent_ns(self, config: PlanConfig) -> float:
@@ -265,8 +276,35 @@ class Prospects:
         if not self.rows_of_experts:
             return 0.0
         room = self.request.training.expert_room or math.inf
-        uneven = min(config.ep, self.experts_per_choice, room)
+        uneven = min(config.ep * config.tp, self.experts_per_choice, room)
         return self.rows_of_experts * config.micro_batch * uneven / (config.tp * config.cp)
+
+    def _exchange_ns(self, config: PlanConfig) -> float:
+        """What goes on beside all layers in a micro-batch: parameters gathered, gradients reduced to parts."""
+        if config.dp == 1 or config.zero_stage < 2:
+            return 0.0
+        key = config.dp, config.shards, config.ep, config.tp, config.cp, config.zero_stage, config.recompute
+        if key not in self.exchange_ns:
+            known = exchange_of_layer(self.work, config)
+            layer_ns = self._shared_ns(config, known, 1)
+            if known.of_experts is not None:
+                layer_ns += self._shared_ns(config, known.of_experts, config.ep)
+            self.exchange_ns[key] = layer_ns * self.request.model.layers
+        return self.exchange_ns[key]
+
+    def _shared_ns(self, config: PlanConfig, known: LayerExchange, experts: int) -> float:
+        """Of parameters that are split by expert already, or are not: between nodes, then inside of these."""
+        cost, parts = self.request.cost, config.shards * config.cp // experts
+        in_node = max(1, min(parts, cost.cluster.devices_per_node // (config.tp * experts)))
+        specs = {ActKind.REDUCE_SCATTER: known.reduced, ActKind.ALL_GATHER: known.gathered * (config.zero_stage == 3)}
+        total = 0.0
+        for kind, exchanged in specs.items():
+            nbytes = sum(spec.nbytes for spec in exchanged) / (config.tp * experts)
+            for level, peers, of in (("inter", parts // in_node, nbytes / in_node), ("intra", in_node, nbytes)):
+                if peers > 1:
+                    sent = int(of * (peers - 1) / peers)
+                    total += cost.seconds(Features(kind, 0, sent, peers - 1, level)) * 1e9
+        return total
 
     def _dispatched_ns(self, config: PlanConfig) -> float:
         """What a layer sends to experts and back for a micro-batch, evenly."""
@@ -281,6 +319,18 @@ class Prospects:
             sent = (config.ep - 1) * nbytes // config.ep
             self.dispatched_ns[key] = cost.seconds(Features(ActKind.ALL_TO_ALL, 0, sent, config.ep - 1, level)) * 1e9
         return times * self.dispatched_ns[key]
+
+
+def _saved_outside(graph: Graph) -> int:
+    """Bytes of a sample that are saved for the backward pass outside of layers, most of them logits."""
+    found = 0
+    for name, value in graph.values.items():
+        producer = graph.producer.get(name)
+        if producer is None or producer.phase is not Phase.FORWARD or producer.any_layer is not None:
+            continue
+        if value.rate is Rate.MICRO_BATCH and any(op.phase is not Phase.FORWARD for op in graph.consumers[name]):
+            found += value.spec.nbytes
+    return found
 
 
 def _rows_of_experts(graph: Graph) -> tuple[int, float]:

@@ -19,7 +19,7 @@ from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import int_attr
 from strategy.graph.ops.traits import Attention
 from strategy.graph.signature import Listings, SbpFilter, Signature
-from strategy.sbp.sbp import B, NdSbp, Sbp, Split
+from strategy.sbp.sbp import B, NdSbp, Sbp, Split, has_partial
 from strategy.sbp.tensor import Rate, Shape
 
 AxisRule = Callable[[Op, str, Sbp], bool]
@@ -104,10 +104,10 @@ def expert_axis(graph: Graph) -> AxisRule:
 
 
 def sample_flow(graph: Graph, parts: int) -> AxisRule:
-    """Samples are split along the axis, and in repeated layers everything follows from that, op after op.
+    """Samples are split along the axis, and in layers everything follows from that, op after op.
 
     Activations are split by samples, gradients of weights are terms; whatever is done once per step is free, and so is
-    what is outside of the layers. This is what data parallelism means where layers repeat; it leaves a tenth of the
+    what is outside of layers. This is what data parallelism means where layers repeat; it leaves a tenth of the
     choices of `sample_axis`.
     """
     fixed, free = following_samples(graph, parts), sample_axis(graph)
@@ -148,7 +148,7 @@ def _following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     found = {
         name: sbps
         for name, sbps in _followed(graph, parts).items()
-        if graph.by_name[name].layer is not None and any(isinstance(sbp, Split) for sbp in sbps.values())
+        if graph.by_name[name].any_layer is not None and any(isinstance(sbp, Split) for sbp in sbps.values())
     }
     return MappingProxyType(found)
 
@@ -182,9 +182,11 @@ def _followed(
     *,
     split: frozenset[str] = frozenset(),
 ) -> dict[str, dict[str, Sbp]]:
-    """Op -> value -> SBP along one axis, where samples are split and variables whole: what mismatches in fewest inputs.
+    """Op -> value -> SBP along one axis, where samples are split and variables whole.
 
-    Some ops are `known`; what reads or writes values that are `split` in their first dim has them so.
+    It is what mismatches in fewest inputs, and of that what writes fewest terms: where samples are cut out of a tensor,
+    a rank could leave those of others zero. Some ops are `known`; what reads or writes values that are `split` in their
+    first dim has them so.
     """
     held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
     held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))
@@ -192,16 +194,17 @@ def _followed(
     listings = Listings(graph, (parts,))
     for op in graph.ops:
         wanted = {name: Split(0) if name in split else held[name] for name in op.inputs}
-        best: tuple[int, Signature] | None = None
+        best: tuple[tuple[int, int], Signature] | None = None
         for option in listings.of(op) if op.name not in known else ():
             if any(nd != (B,) for nd in option.updates):
                 continue
             if any(name in split and nd[0] != Split(0) for name, nd in named_layouts(op, option)):
                 continue
             mismatches = sum(wanted[name] != nd[0] for name, nd in zip(op.inputs, option.inputs, strict=True))
-            if best is None or mismatches < best[0]:
-                best = mismatches, option
-            if not mismatches:
+            badness = mismatches, sum(has_partial(nd) for nd in option.outputs)
+            if best is None or badness < best[0]:
+                best = badness, option
+            if badness == (0, 0):
                 break
         if op.name in known:
             found[op.name] = known[op.name]
