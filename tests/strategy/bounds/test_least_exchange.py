@@ -9,7 +9,7 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.layer_template import LayerTemplate
-from strategy.bounds.least_exchange import exchanged, least_exchange_ns
+from strategy.bounds.least_exchange import exchange_of_layer, exchanged, least_exchange_ns
 from strategy.bounds.point import MICRO, SIZE
 from strategy.bounds.quick_bound import least_work
 from strategy.layout.config import PlanConfig
@@ -48,6 +48,30 @@ def test_it_is_taken_beside_the_work(model: Model, dp: int, tp: int, group: int,
     exchange_ns = model.layers * least_exchange_ns(work, config)
     assert exchange_ns > 0 or model is EXPERTS
     assert int(work.seconds(config).micro_batch_s * 1e9) + exchange_ns <= chosen.cut.inequality.least
+
+
+@pytest.mark.parametrize(("dp", "ep", "tp", "group"), long_but([(8, 2, 1, 4), (4, 2, 2, 0), (8, 4, 1, 0)], 2))
+@pytest.mark.parametrize("stage", [2, 3])
+def test_what_experts_have_is_exchanged_beside_the_axis_of_experts(
+    dp: int, ep: int, tp: int, group: int, stage: int
+) -> None:
+    asked = request(dp * tp, TRAINING, model=EXPERTS, backend="cuda", per_node=group or None)
+    config = PlanConfig(dp, tp, 1, 1, 16 // dp, Schedule.ONE_F_ONE_B, ep=ep, zero_stage=stage, zero_min_size=1)
+    work, short = least_work(asked), shortened(EXPERTS)
+    assert short is not None
+    known = exchange_of_layer(work, config)
+    assert known.of_experts is not None
+    matrices = {spec.shape for spec in known.of_experts.gathered}
+    assert matrices == {spec.shape for spec in known.of_experts.reduced} == {(4, 64, 96), (4, 96, 64)}
+    assert not matrices & {spec.shape for spec in (*known.gathered, *known.reduced)}
+    exchange_ns = least_exchange_ns(work, config)
+    others = {key: replace(one, of_experts=None) for key, one in work.exchanges.items()}
+    assert exchange_ns > least_exchange_ns(replace(work, exchanges=others), config)
+    weights = np.zeros(SIZE)
+    weights[MICRO] = np.tile([1.0, EXPERTS.layers - 2, 1.0], 3)
+    chosen = solved_template(LayerTemplate.of(asked, short, config, UNLIMITED), config, weights)
+    all_ns = int(work.seconds(config).micro_batch_s * 1e9) + EXPERTS.layers * exchange_ns
+    assert all_ns <= chosen.cut.inequality.least
 
 
 def test_every_parameter_is_gathered_for_both_passes() -> None:

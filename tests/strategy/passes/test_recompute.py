@@ -19,6 +19,7 @@ from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.layout.config import Recompute
 from strategy.lowering.lower import hardware_flop, model_flop
 from strategy.models import Model, find_model
+from strategy.models.decoder import DecoderConfig
 from strategy.models.mlp import MlpConfig
 from strategy.models.resnet import ResNetConfig
 from strategy.passes.recompute import recompute
@@ -47,6 +48,11 @@ from tests.support.small_plans import (
 Array = npt.NDArray[Any]
 MEGATRON = MegatronConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16, dropout=0.25)
 LLAMA = find_model("llama-tiny")
+DEEPSEEK = DecoderConfig(
+    2, 8, 2, 2, 4, 12, 6, 16, before=1, windows=(0, 0), sparse=(0, 1), key_latent=6, rotary_key=2, value_width=4,
+    experts=4, choices=2, expert_hidden=6, ahead=1,
+)  # fmt: skip
+"""A dense layer, two of experts, and one that predicts further ahead."""
 RESNET = ResNetConfig(side=8, classes=5, blocks=(1, 1), width=4, bottleneck=False)
 CASES = [
     pytest.param(MODEL, Recompute.SELECTIVE, id="gpt-selective"),
@@ -56,6 +62,8 @@ CASES = [
     pytest.param(find_model("mixtral-tiny"), Recompute.MEMORY_BOUND, id="mixtral-memory-bound"),
     pytest.param(MEGATRON, Recompute.SELECTIVE, id="megatron-selective"),
     pytest.param(MEGATRON, Recompute.FULL, id="megatron-full"),
+    pytest.param(DEEPSEEK, Recompute.FULL, id="deepseek-full"),
+    pytest.param(DEEPSEEK, Recompute.MEMORY_BOUND, id="deepseek-memory-bound"),
     pytest.param(RESNET, Recompute.FULL, id="resnet-full"),
 ]
 
@@ -123,6 +131,23 @@ def test_full_keeps_the_inputs_of_layers_alone() -> None:
         if name in graph.producer and graph.producer[name].phase is Phase.FORWARD
     }
     assert crossing == {"embed_position", "layers.0.residual2"}
+
+
+def test_layers_that_stand_alone_keep_their_inputs_alone() -> None:
+    """DeepSeek-V3's first dense layers and those that predict further ahead are layers as the others are."""
+    graph = recompute(graph_of(DEEPSEEK), Recompute.FULL)
+    layers = {op.any_layer for op in graph.ops} - {None}
+    assert layers == {"before.0", 0, 1, "ahead.0"}
+    crossing = {
+        (name, graph.producer[name].any_layer)
+        for op in graph.ops
+        if op.phase is Phase.BACKWARD and op.any_layer is not None
+        for name in op.inputs
+        if name in graph.producer and graph.producer[name].phase is Phase.FORWARD
+    }
+    handed_on = {name for name, layer in crossing if layer is not None}
+    assert handed_on == {"before.0.residual2", "layers.0.residual2", "layers.1.residual2"}
+    assert {op.any_layer for op in clones(graph)} == layers
 
 
 def test_selective_drops_what_is_between_the_two_products_of_attention() -> None:

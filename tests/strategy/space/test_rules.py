@@ -11,6 +11,7 @@ from strategy.graph.graph import Graph, Phase, Role
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import Attention
 from strategy.graph.signature import Signature, op_signatures
+from strategy.models.decoder import DecoderConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training, training_graph
@@ -29,6 +30,12 @@ GRAPH = training_graph(MODEL, TRAINING)
 EXPERTS = MixtralConfig(
     layers=2, width=64, heads=2, key_heads=1, hidden=96, experts=4, choices=2, sequence=32, vocabulary=64,
     rotary_base=10000.0,
+)  # fmt: skip
+
+
+LATENT = DecoderConfig(
+    3, 32, 4, 4, 16, 48, 16, 64, before=1, windows=(0, 0), sparse=(0, 1), key_latent=16, rotary_key=8, value_width=8,
+    experts=4, choices=2, expert_hidden=16,
 )  # fmt: skip
 
 
@@ -152,3 +159,14 @@ def test_rules_without_a_plan_say_so() -> None:
     three = Training(global_batch=1)
     with pytest.raises(InfeasibleError, match="no legal signature of op"):
         plan_by_rules(request(2, three), config_of(three, dp=2), ("data", "tensor"))
+
+
+def test_slices_of_samples_are_slices_and_no_terms() -> None:
+    """Latent attention slices queries and keys: a rank could write those of others as zeros, to be added up."""
+    graph = training_graph(LATENT, TRAINING)
+    fixed = following_samples(graph, 2)
+    slices = [op for op in graph.ops if op.kind == "slice" and op.any_layer is not None]
+    assert {op.any_layer for op in slices} == {"before.0", 0, 1, 2}
+    assert {op.phase for op in slices} == {Phase.FORWARD, Phase.BACKWARD}
+    for op in slices:
+        assert set(fixed[op.name].values()) == {Split(0)}, op.name
