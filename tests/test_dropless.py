@@ -10,7 +10,7 @@ import pytest
 
 from executor.profile import op_samples, time_op
 from executor.runtime.kernels.numpy import NumpyKernels
-from strategy.base.errors import InputError
+from strategy.base.errors import InputError, RankFault
 from strategy.layout.config import Recompute
 from strategy.models import find_model
 from strategy.models.mixtral import MixtralConfig
@@ -18,6 +18,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
+from strategy.sbp import tensor
 from strategy.sbp.tensor import DType
 from strategy.space.deduce import Deduction
 from tests.campaigns import transparency
@@ -101,6 +102,21 @@ def test_experts_elsewhere_are_not_what_the_plan_says() -> None:
     problems = verify(replace(plan, layout=replace(plan.layout, signatures=changed)))
     assert problems[0].startswith(f"op {name}: ")
     assert "config.ep is 2" in problems[0]
+
+
+@pytest.mark.parametrize("room", [1.0, 2.0])
+def test_more_rows_than_there_is_room_for_end_the_run_by_name(room: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four experts two a token, on four ranks: at worst all tokens want a rank's, twice an even share."""
+    monkeypatch.setattr(tensor, "LEAST_ROOM", 1)
+    training = Training(global_batch=8, dtype=DType.FLOAT64, expert_room=room)
+    asked = replace(request(4, training, model=tiny()), deduction=Deduction.LEAST_COST)
+    plan = plan_by_rules(asked, config_of(training, dp=4, ep=4), ("samples", "experts", "tensor"))
+    if room == 2.0:
+        assert list(transparency.check(plan)) == []
+        return
+    told = r"actor 'layers\.\d\.moe.* at step 1: .*rows are for 1 of 4 experts.*: 1 times an even.*expert_room=2 "
+    with pytest.raises(RankFault, match=told):
+        train(plan, transparency.text_of(plan), steps=3)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Block scaling: the linear maps of repeated layers multiply codes with a scale per block, forward and backward.
+"""Block scaling: the linear maps of layers multiply codes with a scale per block, forward and backward.
 
     codes of x, w along k                 -> block_scaled_matmul     -> y      forward
     codes of dy, w along n                -> block_scaled_matmul_nt  -> dx     backward
@@ -65,11 +65,11 @@ def block_scaling(graph: Graph, recipe: BlockRecipe) -> Graph:
     """Forward and backward pass with linear maps on codes of a recipe.
 
     Raises:
-        InputError: no repeated layer has a linear map, or blocks do not divide a dim of one.
+        InputError: no layer has a linear map, or blocks do not divide a dim of one.
     """
     products = frozenset(name for name in linear_products(graph) if op_definition(graph.by_name[name].kind).block_coded)
     if not products:
-        raise InputError("no linear map to multiply on codes", where="training: precision", expected="repeated layers")
+        raise InputError("no linear map to multiply on codes", where="training: precision", expected="layers")
     report(_cut_blocks(graph, recipe, products), where="training: precision")
     builder = GraphBuilder({value.name: value for value in graph.values.values() if value.role is not Role.COMPUTED})
     casts = _Casts(graph, builder, recipe, products)
@@ -124,14 +124,14 @@ class _Casts:
     builder: GraphBuilder
     recipe: BlockRecipe
     products: Collection[str]
-    wanted: dict[tuple[int | None, str], dict[Blocks, None]] = field(default_factory=dict)
-    known: dict[tuple[int | None, str, Blocks], tuple[str, ...]] = field(default_factory=dict)
-    amaxes: dict[tuple[int | None, str], str] = field(default_factory=dict)
+    wanted: dict[tuple[int | str | None, str], dict[Blocks, None]] = field(default_factory=dict)
+    known: dict[tuple[int | str | None, str, Blocks], tuple[str, ...]] = field(default_factory=dict)
+    amaxes: dict[tuple[int | str | None, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for op in self.graph.ops:
             for position, name in enumerate(op.inputs if op.name in self.products else ()):
-                self.wanted.setdefault((op.layer, name), {})[self._blocks(op, position)] = None
+                self.wanted.setdefault((op.any_layer, name), {})[self._blocks(op, position)] = None
 
     def multiply(self, op: Op) -> None:
         """A product, on codes."""
@@ -152,10 +152,10 @@ class _Casts:
     def _cast(self, op: Op, position: int, blocks: Blocks) -> tuple[str, ...]:
         """Codes and scales of a tensor; with its first cast all are made that its layer reads."""
         name = op.inputs[position]
-        if (op.layer, name, blocks) not in self.known:
-            for one in self.wanted[op.layer, name]:
-                self.known[op.layer, name, one] = self._made(op, position, one)
-        return self.known[op.layer, name, blocks]
+        if (op.any_layer, name, blocks) not in self.known:
+            for one in self.wanted[op.any_layer, name]:
+                self.known[op.any_layer, name, one] = self._made(op, position, one)
+        return self.known[op.any_layer, name, blocks]
 
     def _made(self, op: Op, position: int, blocks: Blocks) -> tuple[str, ...]:
         name = op.inputs[position]
@@ -172,10 +172,10 @@ class _Casts:
         if self.recipe.scales is not DType.FLOAT8_E4M3:
             return ()
         name = op.inputs[position]
-        if (op.layer, name) not in self.amaxes:
+        if (op.any_layer, name) not in self.amaxes:
             line = self._line(op, position, "largest")
-            self.amaxes[op.layer, name] = self.builder.add(line, "amax", (name,), phase=op.phase, layer=op.layer)[0]
-        return (self.amaxes[op.layer, name],)
+            self.amaxes[op.any_layer, name] = self.builder.add(line, "amax", (name,), phase=op.phase, layer=op.layer)[0]
+        return (self.amaxes[op.any_layer, name],)
 
     def _line(self, op: Op, position: int, label: str) -> Lineage:
         """What is made of a tensor: of a parameter by its name, else by that of the product that reads it first."""

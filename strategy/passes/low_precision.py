@@ -1,4 +1,4 @@
-"""Low precision: the linear maps of repeated layers multiply codes of 8 bits, with a scale per tensor.
+"""Low precision: the linear maps of layers multiply codes of 8 bits, with a scale per tensor.
 
     codes of x and w (E4M3)             -> scaled_matmul     -> y      forward
     codes of dy (E5M2), those of w      -> scaled_matmul_nt  -> dx     backward
@@ -47,11 +47,11 @@ def low_precision(graph: Graph, scaling: Scaling, history: int) -> Graph:
     """Forward and backward pass with linear maps on codes; delayed scales look back on `history` steps.
 
     Raises:
-        InputError: no repeated layer has a linear map.
+        InputError: no layer has a linear map.
     """
     products = frozenset(linear_products(graph))
     if not products:
-        raise InputError("no linear map to multiply in 8 bits", where="training: precision", expected="repeated layers")
+        raise InputError("no linear map to multiply in 8 bits", where="training: precision", expected="layers")
     builder = GraphBuilder({value.name: value for value in graph.values.values() if value.role is not Role.COMPUTED})
     layers = _layers(graph, products)
     casts = _Casts(graph, builder, scaling, history, layers)
@@ -66,10 +66,10 @@ def low_precision(graph: Graph, scaling: Scaling, history: int) -> Graph:
 
 
 def linear_products(graph: Graph) -> Iterator[str]:
-    """Products of linear maps in repeated layers, and of their gradients."""
+    """Products of linear maps in layers, and of their gradients."""
     maps = set()
     for op in graph.ops:
-        if not op_definition(op.kind).coded or op.layer is None:
+        if not op_definition(op.kind).coded or op.any_layer is None:
             continue
         if op.phase is Phase.FORWARD and graph.parameter_of(op.inputs[1]) and not _is_widened(graph, op):
             maps.add(op.name)
@@ -106,11 +106,11 @@ class _Layer:
         return next(iter(self.readers.values()))
 
 
-def _layers(graph: Graph, products: Collection[str]) -> dict[int | None, _Layer]:
-    found: dict[int | None, _Layer] = {}
+def _layers(graph: Graph, products: Collection[str]) -> dict[int | str | None, _Layer]:
+    found: dict[int | str | None, _Layer] = {}
     for op in graph.ops:
         if op.name in products:
-            readers = found.setdefault(op.layer, _Layer()).readers
+            readers = found.setdefault(op.any_layer, _Layer()).readers
             for name in op.inputs:
                 readers.setdefault(name, op)
     return found
@@ -124,8 +124,8 @@ class _Casts:
     builder: GraphBuilder
     scaling: Scaling
     history: int
-    layers: dict[int | None, _Layer]
-    known: dict[tuple[int | None, str], tuple[str, str]] = field(default_factory=dict)
+    layers: dict[int | str | None, _Layer]
+    known: dict[tuple[int | str | None, str], tuple[str, str]] = field(default_factory=dict)
 
     def multiply(self, op: Op) -> None:
         """A product, on codes."""
@@ -152,7 +152,7 @@ class _Casts:
 
     def _cast(self, op: Op, name: str) -> tuple[str, str]:
         """Codes and scale of a tensor."""
-        key = op.layer, name
+        key = op.any_layer, name
         if key not in self.known:
             producer = self.graph.producer.get(name)
             is_gradient = producer is not None and producer.phase is Phase.BACKWARD
@@ -170,14 +170,14 @@ class _Casts:
             )
             self.known[key] = made[0], made[1]
             if observes:
-                self.layers[op.layer].seen[name] = made[2]
+                self.layers[op.any_layer].seen[name] = made[2]
         return self.known[key]
 
     def _amax(self, op: Op, name: str) -> str:
         """The figure that the scale of a tensor follows from."""
         if self.scaling is Scaling.CURRENT:
             return self.builder.add(self._line(op, name, "largest"), "amax", (name,), phase=op.phase, layer=op.layer)[0]
-        layer = self.layers[op.layer]
+        layer = self.layers[op.any_layer]
         if not layer.history:
             count = len(layer.readers)
             spec = TensorSpec((count, self.history), _FIGURE.dtype)

@@ -11,9 +11,10 @@ import pytest
 from executor.data.text import standard_library
 from strategy.base.errors import InputError
 from strategy.graph.graph import Graph, Phase
-from strategy.graph.ops import op_definition
+from strategy.graph.ops import REGISTRY, op_definition
 from strategy.graph.ops.traits import Product
 from strategy.models import find_model
+from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training, evaluation_graph, training_graph
@@ -22,6 +23,7 @@ from tests.support.learned_codes import beside_single_precision
 from tests.support.reference import Array, random_batch, run_graph, start_variables
 
 CONFIG = GptConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=29)
+CODED = {name for op in REGISTRY.values() for name in (op.coded, op.block_coded) if name}
 WAYS = (Precision.FP8_DELAYED, Precision.FP8_CURRENT)
 
 
@@ -45,6 +47,19 @@ def test_layers_multiply_codes_and_the_head_does_not(precision: Precision) -> No
     assert kinds.count((narrow, narrow)) == kinds.count((wide, narrow)) == kinds.count((narrow, wide)) == len(kinds) / 3
     head = [dtypes for name, dtypes in products(graph) if graph.by_name[name].layer is None]
     assert head == [(DType.BFLOAT16, DType.BFLOAT16)] * 3
+
+
+@pytest.mark.parametrize("precision", [*WAYS, Precision.FP8_BLOCK])
+def test_layers_that_stand_alone_multiply_codes(precision: Precision) -> None:
+    """DeepSeek-V3's first dense layer, and the one that predicts further ahead."""
+    sizes = {"heads": 2, "key_heads": 2, "head_width": 128, "hidden": 256, "sequence": 6, "vocabulary": 16}
+    experts = {"windows": (0, 0), "sparse": (0, 1), "experts": 4, "choices": 2, "expert_hidden": 128}
+    model = DecoderConfig(layers=1, width=128, **sizes, before=1, **experts, ahead=1)  # type: ignore[arg-type]
+    graph = training_graph(model, Training(4, precision=precision))
+    maps = [op for op in graph.ops if op.kind in CODED and op.phase is Phase.FORWARD and not op.repeats]
+    assert {op.any_layer for op in maps} == {"before.0", 0, "ahead.0"}
+    whole = [op for op in graph.ops if op.kind == "matmul" and op.any_layer in ("before.0", "ahead.0")]
+    assert all("router" in graph.parameter_of(op.inputs[-1]) for op in whole)
 
 
 def test_experts_multiply_codes_and_their_routers_do_not() -> None:
