@@ -42,7 +42,7 @@ from strategy.program.program import ActKind, Program, time_alone_ns
 from strategy.search.candidate.candidate_solve import examine
 from strategy.space.request import Request
 
-_RULES = ("data", "tensor")
+_RULES = ("data", "tensor as it lies")
 _NEAR_ENOUGH = 0.5
 """Megatron's rules leave next to nothing to choose: what is found at once is as good as proved."""
 CAUSES = ("compute", "exposed_communication", "bubble", "other")

@@ -33,6 +33,7 @@ class Profile:
     `optimiser` names the bytes per parameter of optimiser and copies, where they are not Adam's 12. `deepspeed` ones
     lay memory out as DeepSpeed does; `vision` ones are of image and BERT runs; `host_loader` ones decode images on the
     host, and `node_loader` ones with one loader per node; `staged_sync` ones stage gradients beside the links' time.
+    `streams` are of programs of acts: what they hide is known, not fitted, and no replica is slower than another.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Profile:
     host_loader: bool = False
     node_loader: bool = False
     staged_sync: bool = False
+    streams: bool = False
 
 
 # Megatron-DeepSpeed without a ZeRO stage runs Megatron's loop; with one, DeepSpeed's engine.
@@ -128,7 +130,7 @@ PROFILES = {
         ),
         Profile(UNKNOWN, moved="moved.compiled", step="step.eager", gradient_bytes=4.0),
         # Programs of acts, where nothing else is said of what runs them: every kernel moves what it reads and writes.
-        Profile("acts", moved=REFERENCE, dp="dp.exposed.eager", step="step.eager", gradient_bytes=4.0),
+        Profile("acts", moved=REFERENCE, dp=REFERENCE, gradient_bytes=4.0, streams=True),
         _MXNET,
         replace(_MXNET, name="mxnet", host_loader=True, node_loader=True),
         _TENSORFLOW,

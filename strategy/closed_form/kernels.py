@@ -103,6 +103,10 @@ class KernelRates:
     def _longer(self, c: Constants) -> Floats:
         return self._products.of(c) / self._clock(c) * np.where(self._by_row, c["products.row8"], 1.0)
 
+    def products(self, part: Pass, c: Constants) -> Floats:
+        """Seconds of a pass's products with weights that are not experts'."""
+        return self._longer(c) * in_steps(part.products, c)
+
     def seconds(self, part: Pass, c: Constants) -> Floats:
         """Seconds of a pass's kernels but for adapters', without what launching them takes."""
         j = self.jobs
@@ -118,7 +122,7 @@ class KernelRates:
             + c["conv.moved"] * part.images
         )
         return np.asarray(
-            longer * in_steps(part.products, c)
+            self.products(part, c)
             + np.where(self._wide_experts, half, longer)
             * (c["ep.skew"] * self._grouped.of(c) * in_steps(part.grouped, c))
             + half * c["gemm.batched"] * in_steps(part.batched, c)

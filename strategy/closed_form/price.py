@@ -24,6 +24,7 @@ from strategy.closed_form.pipeline import StageSeconds, step_seconds
 from strategy.closed_form.products import Floats
 from strategy.closed_form.work import JobWork, measure
 from strategy.hardware.devices import DeviceSheet, Generation, Maker
+from strategy.hardware.presets import SLOWDOWN
 
 _GRACE = "grace"
 """NVIDIA's own processor, on the boards whose devices form domains of more than one node."""
@@ -39,6 +40,8 @@ _NEW_ROUTING = 0.2
 """Years before 2026-08 of the release that changed how experts are issued: Megatron-Bridge 26.06."""
 _MOVED_BESIDE = 3.5
 """What an optimiser moves beside its moments, where reading or writing one is 1: a gradient, a weight, twice over."""
+_OF_FIRST_MAPS = 0.25
+"""Of a backward pass's products, the gradients of the weights whose inputs' gradients are exchanged meanwhile."""
 CONSTANTS = (
     Constant("bytes.optimiser", 30.0, 0.3, "bytes that Adam moves per parameter"),
     Constant("head.apart", 0.7, 0.3, "share of the head on top of layers that divide evenly; layouts share the rest"),
@@ -161,6 +164,7 @@ class Pricing:
         self._fed = np.array([profile.host_loader for profile in profiles]) & (jobs.conv_flop > 0)
         self._by_node = np.array([profile.node_loader for profile in profiles])
         self._slow_sync = np.array([profile.staged_sync for profile in profiles])
+        self._streams = np.array([profile.streams for profile in profiles])
 
     def seconds(self, c: Constants) -> Floats:
         """Seconds of one step of every job."""
@@ -220,8 +224,8 @@ class Pricing:
             self._gathered(c),
             self._reduced(c),
             self._update(c),
-            np.asarray(aged * (1 + wait)),
-            self._step.of(c),
+            np.where(self._streams, 1.0, aged * (1 + wait)),
+            np.where(self._streams, 0.0, self._step.of(c)),
         )
 
     def _added(self, c: Constants) -> Floats:
@@ -245,7 +249,10 @@ class Pricing:
         # Adapters of narrow models would move more than they spare: nobody is taken to lose by them.
         extra = np.minimum(slack * adapting + floor * of_adapters, slack * spared)
         compute = slack * (forward * (1 + again) + backward) + floor * (kernels - of_adapters) + extra
-        tensor = moves.tp * self._over(moves.tp_far, c) * work.collectives * (2 + again)
+        of_pass = moves.tp * self._over(moves.tp_far, c) * work.collectives
+        meanwhile = slack * _OF_FIRST_MAPS * self._kernels.products(work.backward, c)
+        beside = of_pass * (1 + again) + _beside(of_pass, meanwhile)
+        tensor = np.where(self._streams, beside, of_pass * (2 + again))
         expert = moves.ep * self._over(moves.ep_far, c) * 2 * (2 + again) * c["ep.skew"]
         context = moves.cp * j.attention_layers * 3 * c["pp.exposed"]
         exposed = np.where(moves.ep_far, c["ep.exposed.far"], c["ep.exposed"]) * expert + context
@@ -278,6 +285,9 @@ class Pricing:
         experts = moves.dp_expert * self._over(moves.dp_expert_far, c) * c["dp.exposed.experts"]
         staged = np.where(self._slow_sync & (self.jobs.dp > 1), c["sync.paddle"], 0.0)
         exchanged = (dense + experts) * self._gradient / 2 + staged * 4 * (work.parameters + work.edge_parameters)
+        again = work.recompute * self._kernels.seconds(work.forward, c)
+        last = self._slack.of(c) * (again + self._kernels.seconds(work.backward, c)) * self._per_stage
+        exchanged = np.where(self._streams, _beside(exchanged, last), exchanged)
         return np.where(self.jobs.frozen > 0, 0.0, exchanged)
 
     def _gathered(self, c: Constants) -> Floats:
@@ -306,6 +316,11 @@ class Pricing:
         per_gpu = j.micro_batch / c["loader.gpu"]
         per_node = j.micro_batch * np.minimum(j.gpus, j.gpus_per_node) / c["loader.node"]
         return np.where(self._by_node, np.maximum(per_gpu, per_node), per_gpu)
+
+
+def _beside(communication: Floats, computation: Floats) -> Floats:
+    """Seconds that communication adds to computation that runs meanwhile."""
+    return np.maximum(SLOWDOWN * communication, communication - computation)
 
 
 def _processor(device: DeviceSheet) -> str:

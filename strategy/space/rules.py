@@ -14,7 +14,7 @@ from typing import cast
 
 from strategy.base.identity import Identity
 from strategy.graph.experts import products_of_experts, weights_of_experts
-from strategy.graph.graph import Graph, Op, Role, act_rate
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import int_attr
 from strategy.graph.ops.traits import Attention
@@ -74,6 +74,35 @@ def columns_and_rows(graph: Graph) -> Iterator[tuple[str, Sbp]]:
             yield value.name, Split(0)
         else:
             yield value.name, B
+
+
+def as_they_lie(graph: Graph) -> AxisRule:
+    """As `tensor_parallel`, and products take weights, and give gradients of them, as these lie: what Megatron runs.
+
+    Without it weights may be gathered along the axis, and samples split: what `tensor_parallel` says of inputs and
+    parameters alone allows that, and a search makes use of it.
+    """
+    free, lying = tensor_parallel(graph), dict(_in_all_forms(graph, dict(columns_and_rows(graph))))
+    return lambda op, name, sbp: sbp == lying[name] if name in lying else free(op, name, sbp)
+
+
+def _in_all_forms(graph: Graph, lying: Mapping[str, Sbp]) -> Iterator[tuple[str, Sbp]]:
+    """What is cast from parameters that are split, and their gradients from the products on that make them."""
+    for value in graph.with_role(Role.VARIABLE):
+        split = lying.get(value.name, B)
+        if value.parameter or split == B:
+            continue
+        shape = value.spec.shape
+        for op in graph.consumers[value.name]:
+            yield from ((out, split) for out in op.outputs if graph.values[out].spec.shape == shape)
+        updates = (op for op in graph.ops if op.phase is Phase.UPDATE and value.name in op.updates)
+        gradients = [name for op in updates for name in op.inputs if graph.values[name].spec.shape == shape]
+        while gradients:
+            name = gradients.pop()
+            maker = graph.producer.get(name)
+            if maker is not None and maker.phase is not Phase.UPDATE:
+                yield name, split
+                gradients += [one for one in maker.inputs if graph.values[one].spec.shape == shape]
 
 
 def half_and_half(graph: Graph) -> AxisRule:
@@ -321,6 +350,7 @@ RULES: Mapping[str, Callable[[Graph, int], AxisRule]] = {
     "data": lambda graph, parts: data_parallel(graph),
     "expert": lambda graph, parts: expert_parallel(graph),
     "tensor": lambda graph, parts: tensor_parallel(graph),
+    "tensor as it lies": lambda graph, parts: as_they_lie(graph),
     "mixed": lambda graph, parts: half_and_half(graph),
     "samples": sample_flow,
     "experts": expert_flow,

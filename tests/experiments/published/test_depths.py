@@ -13,6 +13,7 @@ from experiments.published.depths import CAUSES, Depth, Depths, closed_form, dep
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.job import Job
 from tests.experiments.conftest import Command
+from tests.support.long_parameters import long_but
 
 SMALL = megatron.megatron_job(megatron.gpt(2, 2048, 16), 4, tp=2, pp=2, global_batch=8, micro_batch=2)
 
@@ -67,6 +68,27 @@ def test_more_micro_batches_are_less_bubble_and_slower_links_more_exposed() -> N
         plain = getattr(base, depth)
         assert of(getattr(longer, depth), "bubble") < 0.5 * of(plain, "bubble")
         assert of(getattr(whole, depth), "exposed_communication") < of(plain, "exposed_communication")
+
+
+@pytest.mark.parametrize("name", long_but(megatron.TABLE, 1))
+def test_depths_of_the_papers_jobs_agree(name: str) -> None:
+    """Both price one software with one layout: that of Megatron's rule, on streams."""
+    found = depths(name, megatron.TABLE[name], shipped())
+    assert abs(found.acts.step_s / found.closed_form.step_s - 1) < 0.05
+    assert all(abs(seconds) < 0.05 * found.closed_form.step_s for seconds in found.difference.values())
+
+
+def test_streams_hide_what_is_exchanged_and_nobody_waits() -> None:
+    """Of a tensor axis, in the backward pass; slow links show what computation does not hide."""
+    trained, acts = (closed_form(replace(SMALL, framework=name), shipped()) for name in ("megatron", "acts"))
+    assert 2 / 3 < acts.parts["exposed_communication"]["tensor"] / trained.parts["exposed_communication"]["tensor"] < 1
+    assert acts.parts["exposed_communication"]["replicas"] == acts.parts["other"]["beside"] == 0
+    data = replace(SMALL, framework="acts", tp=1, pp=1, gpus=16)
+    near, far = (
+        closed_form(replace(data, nic_bytes_per_s=rate), shipped()).parts["exposed_communication"]["reduced"]
+        for rate in (25e9, 0.25e9)
+    )
+    assert far > 100 * near > 0, "a hundred times as long, and nothing hidden"
 
 
 def test_the_command_prints_every_job_and_cause(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,22 @@ def test_data_parallel_replicates_parameters_and_splits_samples() -> None:
                 assert nd == (Split(0), B)
 
 
+def test_products_take_weights_as_they_lie_and_give_gradients_so() -> None:
+    """By Megatron's rule alone weights may be gathered and samples split, for as long as parameters lie split."""
+    plan = plan_by_rules(request(2, TRAINING), config_of(TRAINING, tp=2), ("data", "tensor as it lies"))
+    for name, sbp in (("attn.qkv", Split(1)), ("attn.proj", Split(0)), ("mlp.fc1", Split(1)), ("mlp.fc2", Split(0))):
+        products = [op for op in plan.graph.ops if op.name.startswith(f"layers.1.{name}.matmul")]
+        weights = {f"layers.1.{name}.weight", f"layers.1.{name}.weight:float16"}
+        read = [
+            nd[1]
+            for op in products
+            for value, nd in zip(op.inputs, plan.layout.signatures[op.name].inputs, strict=True)
+            if value in weights
+        ]
+        assert read == [sbp, sbp], name
+        assert plan.layout.signatures[f"layers.1.{name}.matmul:dw"].outputs == ((B, sbp),)
+
+
 def test_megatron_splits_columns_then_rows() -> None:
     plan = plan_by_rules(request(2, TRAINING), config_of(TRAINING, tp=2), ("data", "tensor"))
     home = {
