@@ -128,7 +128,7 @@ def _eight_bit_error(bench: Bench) -> float:
     a, b = (rng.standard_normal(shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((32, 64), (48, 64)))
     scale_a, scale_b = (xp.asarray(np.array([figure], np.float32)) for figure in (0.5, 0.25))
     out = xp.empty((32, 48), DType.BFLOAT16.numpy)
-    left, right = (xp.asarray(array.view(np.uint8)) for array in (a, b))
+    left, right = (xp.asarray(array.view(np.uint8)).view(array.dtype) for array in (a, b))
     product = MatrixProduct(left, right, out, transpose_b=True, scale_a=scale_a, scale_b=scale_b)
     bench.products.bind(product, Workspace(xp))(bench.stream)
     return _error(out.get(), 0.125 * a.astype(np.float64) @ b.astype(np.float64).T)

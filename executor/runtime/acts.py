@@ -319,7 +319,7 @@ class ActBinder:
         reads: Sequence[Array],
         writes: Sequence[Array],
     ) -> Run:
-        at = self._at(index)
+        at, reads, writes = self._at(index), list(map(_as_bytes, reads)), list(map(_as_bytes, writes))
         sources = [at.like(piece, f"source {number}") for number, piece in enumerate(reads)]
         targets = [at.like(piece, f"target {number}") for number, piece in enumerate(writes)]
         start = prepare(
@@ -443,6 +443,11 @@ def host_piece(kernels: Kernels, piece: Array) -> Array:
 def memory(piece: Array) -> Array:
     """What is copied to copy a piece."""
     return piece.raw if isinstance(piece, Rows) else piece
+
+
+def _as_bytes(piece: Array) -> Array:
+    """Codes of eight bits as what is moved of them: devices have no kernels that copy parts of such arrays."""
+    return piece if isinstance(piece, Rows) or piece.dtype.itemsize > 1 else piece.view("uint8")
 
 
 def _in_host(piece: Array) -> bool:
