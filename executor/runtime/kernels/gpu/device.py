@@ -124,12 +124,13 @@ class DeviceActs:
 
 
 def _refuse_codes(kind: str, call: Call) -> None:
-    """Array code computes with no codes: CuPy casts none of them."""
+    """Array code does not compute with codes: CuPy casts none."""
     for array in (*call.inputs, *call.outputs, *call.updates):
         if DType(str(array.dtype)).is_code:
             raise EnvironmentLacks(
-                f"{kind} of {array.dtype}{list(array.shape)} has no kernel on a GPU: codes of blocks, those of experts "
-                "that drop nothing, and pieces without elements; use precision bf16, or --backend numpy"
+                f"the GPU backend has no kernel for {kind} of {array.dtype}{list(array.shape)}: none for codes with a "
+                "scale for each block, for those of experts, and for pieces without elements; train with --backend "
+                "numpy, or search with --training precision=bf16"
             )
 
 

@@ -141,9 +141,8 @@ def test_products_of_codes_mean_what_the_op_means(element: DType, *, odd: bool) 
     """The library's stand-in takes what the library takes: k last in both operands, multiples of 16, not E5M2 twice."""
     program, plans, seen = build(element), ProductPlans(HostCublasLt()), set()
     for kind, call in products(element, odd=odd):
-        x, y = (codes.astype(np.float64) for codes in call.inputs[:2])
-        x, y = (array.reshape(-1, array.shape[-1]) for array in (x, y))
-        right = {"": lambda: x @ y, "_nt": lambda: x @ y.T, "_tn": lambda: x.T @ y}[kind.removeprefix("scaled_matmul")]()
+        x, y = (codes.astype(np.float64).reshape(-1, codes.shape[-1]) for codes in call.inputs[:2])
+        right = (x.T if kind.endswith("tn") else x) @ (y.T if kind.endswith("nt") else y)
         for one in work_of(kind, call) or ():
             seen.add(getattr(one, "kernel", "product"))
             if isinstance(one, MatrixProduct):
