@@ -34,7 +34,7 @@ SPLIT, OFFLOADED, STAGES, CUT = 4, 12, 8, 14
 """Seeds of plans: experts split over two ranks; rows offloaded; experts split in two stages each; rows cut anyhow."""
 
 
-@pytest.mark.parametrize("seed", long_but([SPLIT, OFFLOADED, STAGES, CUT], 0, 1))
+@pytest.mark.parametrize("seed", long_but([SPLIT, OFFLOADED, STAGES, CUT], 0))
 def test_any_order_gives_one_devices_numbers_and_every_wait_is_needed(seed: int) -> None:
     case, found = random_expert_case(seed, backend="cupy"), list[StrictRank]()
     assert list(check(case, seed, found)) == []
@@ -95,7 +95,7 @@ def test_a_count_that_changes_after_the_host_has_read_it_is_found() -> None:
     with device.use(device.open("compute")):
         kernels.bind(REGISTRY["silu"], call).run()
         x.raw.inside[:1] = 1
-        with pytest.raises(OrderFault, match=r"silu: the host has read counts of rows as \[0\], and they are \[1\]"):
+        with pytest.raises(OrderFault, match=r"silu: the host has read \[0\] as counts of rows, and there are \[1\]"):
             kernels.wait()
 
 
