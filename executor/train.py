@@ -123,11 +123,6 @@ class Trainer:
             _check_meta(checkpoint, checkpoint_meta(plan, corpus, bitwise=bitwise))
             self.step = checkpoint.step
         graph, count = plan.graph, plan.training.num_micro_batches
-        if plan.training.precision.scaling is not None and not kernels.host:
-            raise EnvironmentLacks(
-                f"the GPU backend has no kernels for codes of 8 or 4 bits (precision {plan.training.precision}); "
-                "train with --backend numpy, or search with --training precision=bf16"
-            )
         sums_in = None
         self.summation_nbytes = (0,) * plan.ranks
         if bitwise:

@@ -10,6 +10,7 @@ import pytest
 
 from executor.runtime.acts import ActBinder
 from executor.runtime.collectives import prepare
+from executor.runtime.transport.loopback import LoopbackHub
 from strategy.base.errors import RankFault
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import Call, Workspace
@@ -188,7 +189,7 @@ def test_an_array_of_numpy_is_refused() -> None:
     _, device, kernels = lone()
     with pytest.raises(OrderFault, match="an array of NumPy"):
         kernels.xp.copyto(kernels.xp.empty((4,), "float32"), np.zeros(4, np.float32))
-    transport = StrictTransport(device.world, device, {0: (0,)})
+    transport = StrictTransport(device.world, device, {0: (0,)}, LoopbackHub(1).transport(0))
     with pytest.raises(OrderFault, match="an array of NumPy"):
         transport.exchange((0,), 0, [np.zeros(4)], [None])
 
@@ -220,10 +221,11 @@ def test_ranks_that_call_collectives_in_different_orders_are_named() -> None:
 
 def test_ranks_that_reduce_otherwise_are_named() -> None:
     """The same call in the same place, of another dtype."""
-    world = World(2, seed=0)
+    world, hub = World(2, seed=0), LoopbackHub(2)
     for rank, dtype in enumerate(("float32", "float64")):
         device = StrictDevice(world, rank)
-        kernels, transport = StrictKernels(device), StrictTransport(world, device, {0: (0, 1)})
+        kernels = StrictKernels(device)
+        transport = StrictTransport(world, device, {0: (0, 1)}, hub.transport(rank))
         terms = kernels.xp.zeros((4,), dtype)
         if rank == 0:
             transport.all_reduce((0, 1), 0, terms, terms, Reduce.SUM)
@@ -236,13 +238,14 @@ def test_ranks_that_reduce_otherwise_are_named() -> None:
 @pytest.mark.parametrize("dim", [0, 1])
 def test_partial_to_split_is_one_call_of_the_library(reduce: Reduce, dim: int) -> None:
     """Rows in place, columns packed; the sum to the bit on all ranks, in the library's own order."""
-    world, found = World(3, seed=dim), []
+    world, hub, found = World(3, seed=dim), LoopbackHub(3), []
     boxes = tuple(tuple((2 * i, 2 * i + 2) if d == dim else (0, 6) for d in range(2)) for i in range(3))
     task = BoxingTask((0, 1, 2), (((0, 6), (0, 6)),) * 3, boxes, reduce)
     terms = np.random.default_rng(dim).standard_normal((3, 6, 6))
     for rank in range(3):
         device = StrictDevice(world, rank)
-        kernels, transport = StrictKernels(device), StrictTransport(world, device, {0: (0, 1, 2)})
+        kernels = StrictKernels(device)
+        transport = StrictTransport(world, device, {0: (0, 1, 2)}, hub.transport(rank))
         source, target = kernels.xp.empty((6, 6), "float64"), kernels.xp.empty((6, 2) if dim else (2, 6), "float64")
         source.inside[...] = terms[rank]
         start = prepare(ActKind.REDUCE_SCATTER, task, rank, 0, transport, source, target, Workspace(kernels.xp))

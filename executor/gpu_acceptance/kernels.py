@@ -20,6 +20,7 @@ from executor.gpu_acceptance.samples import (
     error_of,
     kernel_samples,
     product_samples,
+    samples_of_codes,
 )
 from executor.runtime.kernels.gpu.attention import AttentionAct
 from executor.runtime.kernels.gpu.products import Epilogue, MatrixProduct
@@ -70,7 +71,7 @@ def _act(bench: Bench, kind: str, call: Call) -> Callable[[], None]:
 
 
 def products(bench: Bench) -> Figures:
-    """Products of every element type, with what may follow them, and in E4M3; the first algorithm beside the best."""
+    """Products of every element type, with what may follow them, and of codes; the first algorithm beside the best."""
     rows: Rows = {}
     for element in ELEMENTS:
         for kind, example in product_samples(SMALL, element).items():
@@ -80,7 +81,11 @@ def products(bench: Bench) -> Figures:
             rows[f"{kind} {element}"] |= _beside_the_best(bench, kind, call)
     for epilogue in Epilogue:
         rows[f"product {epilogue}"] = {"error": _epilogue_error(bench, epilogue), "most": TOLERANCES[DType.BFLOAT16]}
-    rows["product E4M3"] = {"error": _eight_bit_error(bench), "most": TOLERANCES[DType.BFLOAT16]}
+    for kind, example in samples_of_codes(SMALL, DType.BFLOAT16).items():
+        rows[kind] = {"error": error_of(bench, kind, example), "most": TOLERANCES[DType.BFLOAT16]}
+    for kind, example in samples_of_codes(bench.sizes, DType.BFLOAT16).items():
+        call = call_on(bench, kind, example, drawn(example, seed=2))
+        rows[kind] |= _beside_the_best(bench, kind, call)
     return _judged({"products": rows}, rows)
 
 
@@ -119,19 +124,6 @@ def _epilogue_error(bench: Bench, epilogue: Epilogue) -> float:
     sums = {Epilogue.GELU_SLOPE_AND_SUM: right.sum(axis=0), Epilogue.SUM_OF_B: b.sum(axis=0)}
     found = [(out, right)] + ([(held["bias"], sums[epilogue])] if epilogue in sums else [])
     return max(_error(one.get(), good) for one, good in found)
-
-
-def _eight_bit_error(bench: Bench) -> float:
-    import ml_dtypes
-
-    xp, rng = bench.xp, np.random.default_rng(4)
-    a, b = (rng.standard_normal(shape).astype(ml_dtypes.float8_e4m3fn) for shape in ((32, 64), (48, 64)))
-    scale_a, scale_b = (xp.asarray(np.array([figure], np.float32)) for figure in (0.5, 0.25))
-    out = xp.empty((32, 48), DType.BFLOAT16.numpy)
-    left, right = (xp.asarray(array.view(np.uint8)) for array in (a, b))
-    product = MatrixProduct(left, right, out, transpose_b=True, scale_a=scale_a, scale_b=scale_b)
-    bench.products.bind(product, Workspace(xp))(bench.stream)
-    return _error(out.get(), 0.125 * a.astype(np.float64) @ b.astype(np.float64).T)
 
 
 def _gelu(x: Any) -> Any:

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from executor.gpu_acceptance.bench import Bench, Sizes
-from executor.runtime.kernels.gpu import arithmetic, attention, elementwise, norms, products, reductions, slices, update
+from executor.runtime.kernels.gpu import (
+    arithmetic,
+    attention,
+    codes,
+    elementwise,
+    norms,
+    products,
+    reductions,
+    slices,
+    update,
+)
 from executor.runtime.kernels.gpu import rows as by_rows
 from strategy.graph.graph import Attrs
 from strategy.graph.ops import op_definition
@@ -20,6 +30,8 @@ TOLERANCES: Mapping[DType, float] = {DType.FLOAT32: 1e-5, DType.BFLOAT16: 1e-2, 
 _CLASSES = {"label_smoothing": 0.1, "ignore_index": -100}
 _ADAM = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
 _DROP = {"rate": 0.1, "seed": 7}
+_CODES = (DType.FLOAT8_E4M3, DType.FLOAT8_E4M3, DType.FLOAT8_E5M2)
+_OBSERVED: Attrs = {"dtype": str(DType.FLOAT8_E4M3), "observes": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,8 @@ def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
         elementwise.cast: Example((x,), attrs={"dtype": str(DType.FLOAT32)}),
         slices.gather: Example((table, labels), attrs={"axis": 0}, ranges=ids),
         slices.gather_grad: Example((labels, x), attrs={"axis": 0, "rows": classes}, ranges={0: (0, classes)}),
+        codes.amax: Example((x,)),
+        codes.quantize: Example((x, scalar), attrs=_OBSERVED, ranges={1: (1.75, 1.75)}),  # a scale of 2^-8: no ties
         update.adamw: Example(figures, figures[:1] * 3, _ADAM, {5: (0.0, 1.0), 2: (0.0, 0.01)}),
     }
     stack = _spec((4, rows // 4, width), half)
@@ -116,6 +130,20 @@ def product_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
         products.batch_matmul: Example((stack, stack), attrs=flags),
     }
     return {make.__name__: example for make, example in found.items()}
+
+
+def samples_of_codes(sizes: Sizes, result: DType) -> dict[str, Example]:
+    """Kind -> its operands: a linear map of a model on codes, and its gradients, of which those that come are E5M2."""
+    shapes = ((sizes.rows, sizes.width), (sizes.width, sizes.width), (sizes.rows, sizes.width))
+    x, w, dy = (_spec(shape, dtype) for shape, dtype in zip(shapes, _CODES, strict=True))
+    scales = _spec(()), _spec(())
+    attrs: Attrs = {"dtype": str(result)}
+    pairs: dict[Callable[[Call], object], tuple[TensorSpec, TensorSpec]] = {
+        codes.scaled_matmul: (x, w),
+        codes.scaled_matmul_nt: (dy, w),
+        codes.scaled_matmul_tn: (x, dy),
+    }
+    return {make.__name__: Example((*pair, *scales), attrs=attrs) for make, pair in pairs.items()}
 
 
 def attention_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
@@ -168,13 +196,18 @@ def wanted(call: Call, kind: str, operands: Sequence[Array]) -> list[Array]:
 
 
 def error_of(bench: Bench, kind: str, example: Example) -> float:
-    """The largest error of an act on the device over the row's largest figure; infinite for what is no number."""
+    """The largest error of an act on the device over the row's largest figure; infinite for what is no number.
+
+    Codes are to be those of the figures in double precision.
+    """
     operands = drawn(example, seed=1)
     call = call_on(bench, kind, example, operands)
     right = wanted(call, kind, operands)
     bench.acts.bind(op_definition(kind), call).run()
     bench.acts.flush()
-    return max(_row_error(found.get(), good) for found, good in zip((*call.outputs, *call.updates), right, strict=True))
+    pairs = [(array.get(), good) for array, good in zip((*call.outputs, *call.updates), right, strict=True)]
+    coded = [(found, good.astype(found.dtype) if found.dtype.itemsize == 1 else good) for found, good in pairs]
+    return max(_row_error(found, good) for found, good in coded)
 
 
 def _row_error(found: Array, right: Array) -> float:

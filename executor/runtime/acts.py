@@ -5,8 +5,8 @@ takes the number of the act. It returns None when the act is over with it, and o
 one after the other.
 
 On a device with streams an act is over when all that it does is ordered on the current stream, the acts of the host
-aside: ops of which the host computes the result, all that touches ragged rows, whose count the host reads, and, where
-the transport moves arrays of the host alone, movements between ranks.
+aside: ops of which the host computes the result, what computes with ragged rows or moves them between ranks, for which
+the host reads their count, and, where the transport moves arrays of the host alone, movements between ranks.
 """
 
 from __future__ import annotations
@@ -148,13 +148,18 @@ class ActBinder:
         if isinstance(actor.task, OpTask) and actor.task.idle:
             return any(ports[port].space is Space.HOST and ports[port].nbytes for port in actor.task.outputs)
         if any(register.ragged is not None for register in ports):
-            return True
+            return not self._moves_whole(actor)
         match actor.task:
             case OpTask() as task:
                 return self._graph.on_host(self._graph.by_name[task.op])
             case LoadTask():
                 return False
         return actor.rendezvous is not None and not self._transport.in_stream_order
+
+    def _moves_whole(self, actor: Actor) -> bool:
+        """Whether all that an actor does is to copy memory between device and host: of rows, the count with them."""
+        op = self._graph.by_name[actor.task.op] if isinstance(actor.task, OpTask) else None
+        return op is not None and isinstance(self._registry[op.kind].cost, Movement)
 
     def is_batched(self, index: int) -> bool:
         """Whether kernels launch an actor's acts together with those like it that follow."""
@@ -314,7 +319,7 @@ class ActBinder:
         reads: Sequence[Array],
         writes: Sequence[Array],
     ) -> Run:
-        at = self._at(index)
+        at, reads, writes = self._at(index), list(map(_as_bytes, reads)), list(map(_as_bytes, writes))
         sources = [at.like(piece, f"source {number}") for number, piece in enumerate(reads)]
         targets = [at.like(piece, f"target {number}") for number, piece in enumerate(writes)]
         start = prepare(
@@ -322,7 +327,7 @@ class ActBinder:
             task,
             self._rank,
             -1 if actor.rendezvous is None else actor.rendezvous,
-            self._transport,
+            self._transport if at.on_device else self._transport.of_host,
             sources[0] if sources else None,
             targets[0] if targets else None,
             at.scratch,
@@ -438,6 +443,11 @@ def host_piece(kernels: Kernels, piece: Array) -> Array:
 def memory(piece: Array) -> Array:
     """What is copied to copy a piece."""
     return piece.raw if isinstance(piece, Rows) else piece
+
+
+def _as_bytes(piece: Array) -> Array:
+    """Codes of eight bits as what is moved of them: devices have no kernels that copy parts of such arrays."""
+    return piece if isinstance(piece, Rows) or piece.dtype.itemsize > 1 else piece.view("uint8")
 
 
 def _in_host(piece: Array) -> bool:

@@ -299,7 +299,9 @@ class Issuer:
 
         def follows(position: int) -> bool:
             before, actor = self.launches[position - 1], self.launches[position]
-            if self._stream_of[before] != self._stream_of[actor] or actor in self._beside_host or before in reported:
+            if self._stream_of[before] != self._stream_of[actor] or before in self.host or before in reported:
+                return False
+            if actor in self._beside_host:
                 return False
             apart = position in waiting or position - 1 in awaited
             return self._is_batched(position) or ({before, actor} <= repeating and not apart)

@@ -11,6 +11,7 @@ done (`executor.runtime.issuing`); it is the device that has several of them und
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns, sleep
@@ -405,7 +406,9 @@ class Worker:
         moved = False
         while flight.request is None or flight.request.test():
             moved = True
-            flight.request = next(flight.requests, None)
+            # What the host gives the device meanwhile, copies and waits for them, is on the act's own stream.
+            with nullcontext() if self.issuer is None else self.issuer.on_stream(flight.act):
+                flight.request = next(flight.requests, None)
             if flight.request is None:
                 self._flights.remove(flight)
                 self._end(flight.act, flight.ready_ns, flight.start_ns, perf_counter_ns())

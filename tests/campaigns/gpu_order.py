@@ -3,7 +3,8 @@
 A strict device (`tests.support.strict_device`) does what it is given in any order that streams and events allow, some
 streams as late as they may be, in the memory that the plan gives each block. It refuses what is read or written without
 an event that orders it behind what was there before, allocations and waits in a steady step, arrays of NumPy, and ranks
-that call the collective library in different orders. Of every wait it finds out whether its act would be refused
+that call the collective library in different orders. Every sixth plan has ragged rows: the host reads their counts, and
+moves them between ranks by a transport beside the library. Of every wait it finds out whether its act would be refused
 without it; a plan of which one would not is a failure.
 """
 
@@ -13,14 +14,18 @@ import random
 from collections.abc import Iterator
 
 from strategy.base.errors import SbplanError
+from strategy.program.program import Actor, Program
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.transparency import QUOTAS as OF_PLANS
 from tests.campaigns.transparency import exercised, on_one_device, ran, values_off
+from tests.support.random_expert_plans import random_expert_case
 from tests.support.random_plans import PlanCase, random_plan_case
 from tests.support.strict_device.order import OrderFault
 from tests.support.strict_device.running import StrictRank, train_strictly
 
 STEPS = 3
+EXPERTS_EVERY = 6
+"""A plan with ragged rows."""
 AHEAD = (24, 300, 1024)
 QUOTAS = {
     **{key: share for key, share in OF_PLANS.items() if key.startswith(("pipeline", "schedule", "zero", "offload"))},
@@ -29,6 +34,10 @@ QUOTAS = {
     "copies to the host and back": 0.05,
     "acts of the host": 0.02,
     "graphs": 0.8,
+    "ragged rows": 0.1,
+    "ragged rows on several ranks": 0.1,
+    "rows sent between ranks": 0.05,
+    "experts split": 0.05,
 }
 
 
@@ -36,12 +45,18 @@ def run(cases: int, seed: int) -> Outcome:
     """Check `cases` random plans."""
     outcome = Outcome(QUOTAS)
     for number in range(seed, seed + cases):
-        case = random_plan_case(number, backend="cupy")
+        case = case_of(number)
         found: list[StrictRank] = []
         problems = list(check(case, number, found))
         outcome.add(f"plan {number}", problems, [*exercised(case), *_seen(case, found)])
         outcome.coverage["waits left out"] += sum(one.device.tried for one in found)
     return outcome
+
+
+def case_of(number: int) -> PlanCase:
+    """The plan of a case."""
+    draw = random_expert_case if number % EXPERTS_EVERY == 0 else random_plan_case
+    return draw(number, backend="cupy")
 
 
 def check(case: PlanCase, number: int, found: list[StrictRank]) -> Iterator[str]:
@@ -74,3 +89,14 @@ def _seen(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
         yield "acts of the host"
     if any(one.device.replayed for one in found):
         yield "graphs"
+    if any(register.ragged is not None for register in case.program.registers):
+        yield "ragged rows"
+        yield from ["ragged rows on several ranks"] * (case.plan.ranks > 1)
+        yield from ["rows sent between ranks"] * any(_sends_rows(case.program, actor) for actor in case.program.actors)
+        yield from ["experts split"] * (case.plan.config.ep > 1)
+
+
+def _sends_rows(program: Program, actor: Actor) -> bool:
+    """Whether an actor meets others to move ragged rows."""
+    ports = (*actor.reads, *actor.writes)
+    return actor.rendezvous is not None and any(program.registers[port.register].ragged is not None for port in ports)

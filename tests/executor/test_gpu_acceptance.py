@@ -19,14 +19,14 @@ from executor.gpu_acceptance.bench import SMALL, Bench
 from executor.gpu_acceptance.collectives import checked
 from executor.gpu_acceptance.outcome import LeftOut, PartFailed, PartOutcome, PartStatus, read_outcomes, write_outcomes
 from executor.gpu_acceptance.parts import LIMIT_S, PARTS, outcome_of, run_parts
-from executor.gpu_acceptance.samples import kernel_samples, product_samples
+from executor.gpu_acceptance.samples import kernel_samples, product_samples, samples_of_codes
 from executor.runtime.kernels.gpu import build
 from executor.runtime.kernels.gpu.cublaslt import ProductPlans
 from executor.runtime.kernels.gpu.cudnn import AttentionPlans
 from executor.runtime.kernels.gpu.device import DeviceActs
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.program import ELEMENTS
-from executor.runtime.kernels.gpu.table import LAUNCHES, PRODUCTS
+from executor.runtime.kernels.gpu.table import LAUNCHES, PRODUCTS, PRODUCTS_OF_CODES
 from experiments.cli import parse
 from strategy.base.errors import EnvironmentLacks, InputError
 from strategy.sbp.tensor import DType
@@ -40,7 +40,7 @@ TINY = SMALL
 
 
 class HostKernels:
-    """Kernels that run on the host, from their own sources, before anything is copied from the device."""
+    """Kernels that run on the host, from their own sources, before products and before anything is copied back."""
 
     def __init__(self) -> None:
         self._waiting: list[Launch] = []
@@ -52,6 +52,18 @@ class HostKernels:
         for element, launches in itertools.groupby(self._waiting, lambda launch: launch.element):
             device.run(device.build(element), list(launches))
         self._waiting.clear()
+
+
+class ProductsInOrder(HostCublasLt):
+    """The library of products, behind what was launched before."""
+
+    def __init__(self, host: HostKernels) -> None:
+        super().__init__()
+        self._host = host
+
+    def _matmul(self, *given: int) -> None:
+        self._host.run()
+        super()._matmul(*given)
 
 
 class HostNccl:
@@ -134,8 +146,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(kernels, "WANTED_OF_COPY", 0.0)
     monkeypatch.setattr(kernels, "WANTED_OF_BEST", 0.0)
     xp = HostCupy()
-    products, attention = ProductPlans(HostCublasLt()), AttentionPlans(HostCudnn())
     host = HostKernels()
+    products, attention = ProductPlans(ProductsInOrder(host)), AttentionPlans(HostCudnn())
     acts: Any = DeviceActs(xp, host, products, attention)  # type: ignore[arg-type]
     plain = DeviceArray.get
     monkeypatch.setattr(DeviceArray, "get", lambda array, out=None: (host.run(), plain(array, out))[1])
@@ -160,8 +172,7 @@ def test_a_dry_run_of_the_whole(bench: Bench, tmp_path: Path, monkeypatch: pytes
     kinds = {name.split()[0] for name in found["kernels"]["acts"]}
     assert kinds == set(LAUNCHES)
     assert all(row["seconds"] > 0 and row["of_copy"] > 0 for row in found["kernels"]["acts"].values())
-    assert set(PRODUCTS) <= {name.split()[0] for name in found["products"]["products"]}
-    assert "product E4M3" in found["products"]["products"]
+    assert {*PRODUCTS, *PRODUCTS_OF_CODES} <= {name.split()[0] for name in found["products"]["products"]}
     assert all(row["by_cudnn"] for row in found["attention"]["acts"].values())
     assert found["plans"]["differences"] == dict.fromkeys(commands.PLANS, 0.0)
     assert {"gpt2-345m", "config.json"} == set(found["training"])
@@ -175,6 +186,7 @@ def _leave_out(bench: Bench) -> Any:
 def test_every_kind_with_kernels_has_a_case() -> None:
     assert {sample.kind for sample in kernel_samples(SMALL, DType.BFLOAT16)} == set(LAUNCHES)
     assert set(product_samples(SMALL, DType.BFLOAT16)) == set(PRODUCTS)
+    assert set(samples_of_codes(SMALL, DType.BFLOAT16)) == set(PRODUCTS_OF_CODES)
 
 
 def test_a_part_that_fails_hides_no_other_and_is_run_again(tmp_path: Path) -> None:

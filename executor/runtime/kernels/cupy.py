@@ -66,7 +66,7 @@ class CupyKernels:
 
     def address(self, array: Array) -> int:
         """Where an array begins in the GPU's memory."""
-        return int(array.data.ptr)
+        return address_of(array)
 
     def host_like(self, array: Array) -> HostArray:
         """A pinned host array of this shape and dtype."""

@@ -104,6 +104,15 @@ class Transport(Protocol):
         """Number of ranks."""
         ...
 
+    @property
+    def of_host(self) -> Transport:
+        """What moves arrays of the host: itself, or, where it moves those of a device, the one that stands beside it.
+
+        Which one an act moves its arrays by is settled when it is bound, on all its ranks alike: a rank may have
+        nothing to send or to receive, and still has to take part.
+        """
+        ...
+
     def open(self, number: int, lane: Lane) -> None:
         """Let the collectives of this number travel in a lane that was not known when the transport was made.
 

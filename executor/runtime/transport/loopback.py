@@ -264,6 +264,11 @@ class LoopbackTransport:
         self._seen: Counter[int] = Counter()
         self._ways: dict[tuple[Group, int], list[tuple[Mailbox, Mailbox]]] = {}
 
+    @property
+    def of_host(self) -> LoopbackTransport:
+        """Itself."""
+        return self
+
     def open(self, number: int, lane: Lane) -> None:
         """Let collectives of this number travel in a lane."""
         self._lanes.setdefault(number, lane)

@@ -117,6 +117,11 @@ class MpiTransport:
         self._made = {lane: self._make(lane) for lane in sorted(set(lanes.values())) if self.rank in lane.group}
         self._lanes = {number: self._made[lane] for number, lane in lanes.items() if lane in self._made}
 
+    @property
+    def of_host(self) -> MpiTransport:
+        """Itself."""
+        return self
+
     def _make(self, lane: Lane) -> MPI.Intracomm:
         members = self._comm.Get_group().Incl(lane.group)
         return self._comm.Create_group(members, tag=0)

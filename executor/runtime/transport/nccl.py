@@ -1,8 +1,8 @@
 """NCCL between GPUs: movements are calls that are ordered on the current stream, where ranks wait for one another.
 
 One communicator per lane, made once, by all its ranks together, in the order of the program's rendezvous. Calls are
-issued in the order of the launch list, which is one over all communicators of all ranks, as NCCL asks for. What stays
-in the host's memory (ragged rows, what is offloaded) goes by the transport beside it.
+issued in the order of the launch list, which is one over all communicators of all ranks, as NCCL asks for. What the
+host moves itself, ragged rows, goes by the transport beside it (`of_host`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 
 from executor.runtime.transport.base import (
     Group,
-    HostArray,
     Lane,
     Lanes,
     PendingTransfer,
@@ -100,6 +99,11 @@ class NcclTransport:
         position = lane.group.index(self.rank)
         self._made[lane] = self._nccl.NcclCommunicator(len(lane.group), told.tobytes(), position)
 
+    @property
+    def of_host(self) -> Transport:
+        """The transport beside it."""
+        return self._host
+
     def open(self, number: int, lane: Lane) -> None:
         """Make the communicator of a lane, its ranks together."""
         self._host.open(number, lane)
@@ -111,8 +115,6 @@ class NcclTransport:
         self, group: Group, number: int, send: Sequence[Array | None], receive: Sequence[Array | None]
     ) -> PendingTransfer:
         """Sends and receives in one group of calls."""
-        if _of_host((*send, *receive)):
-            return self._host.exchange(group, number, send, receive)
         self.bytes_sent["exchange"] += handed_over(group, self.rank, send)
         self._together(number, [*_calls(True, group, send), *_calls(False, group, receive)])
         return _ORDERED
@@ -121,8 +123,6 @@ class NcclTransport:
         self, group: Group, number: int, send: Array | None, receive: Sequence[Array | None]
     ) -> PendingTransfer:
         """As one call, where the pieces are equal and lie in a row; else as sends and receives."""
-        if _of_host((send, *receive)):
-            return self._host.all_gather(group, number, send, receive)
         outgoing = [send] * len(group)
         self.bytes_sent["all_gather"] += handed_over(group, self.rank, outgoing)
         if send is not None and _in_a_row(send, receive):
@@ -154,15 +154,11 @@ class NcclTransport:
 
     def send(self, target: int, number: int, array: Array) -> PendingTransfer:
         """One end of a message; goes with the others that are asked for before any of them is tested."""
-        if _of_host([array]):
-            return self._host.send(target, number, array)
         self.bytes_sent["send"] += array.nbytes if target != self.rank else 0
         return self._message(number, (True, target, array))
 
     def receive(self, source: int, number: int, array: Array) -> PendingTransfer:
         """The other end."""
-        if _of_host([array]):
-            return self._host.receive(source, number, array)
         return self._message(number, (False, source, array))
 
     def barrier(self) -> None:
@@ -267,11 +263,6 @@ class _Message(_Ordered):
 
 
 _ORDERED = _Ordered()
-
-
-def _of_host(arrays: Sequence[Array | HostArray | None]) -> bool:
-    """Whether arrays lie in the host's memory; they do so together."""
-    return any(isinstance(array, np.ndarray) for array in arrays)
 
 
 def _calls(is_sent: bool, group: Group, arrays: Sequence[Array | None]) -> list[tuple[bool, int, Array]]:

@@ -143,8 +143,8 @@ def test_messages_of_one_rendezvous_go_in_one_group_to_places_in_their_lane() ->
 def test_arrays_of_the_host_go_by_the_transport_beside_it() -> None:
     ranks = three_ranks()
     taken = np.zeros(3)
-    arriving = ranks[2][0].receive(1, 5, taken)
-    leaving = ranks[1][0].send(2, 5, np.arange(3.0))
+    arriving = ranks[2][0].of_host.receive(1, 5, taken)
+    leaving = ranks[1][0].of_host.send(2, 5, np.arange(3.0))
     assert arriving.test()
     assert leaving.test()
     assert taken.tolist() == [0, 1, 2]

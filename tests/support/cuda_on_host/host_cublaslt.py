@@ -19,7 +19,7 @@ from strategy.graph.ops.base import Array
 from tests.support.cuda_on_host.signatures import checked_in
 
 _TYPES = {0: np.dtype(np.float32), 2: np.dtype(np.float16), 14: np.dtype(ml_dtypes.bfloat16)}
-_TYPES[28] = np.dtype(ml_dtypes.float8_e4m3fn)
+_TYPES |= {28: np.dtype(ml_dtypes.float8_e4m3fn), 29: np.dtype(ml_dtypes.float8_e5m2)}
 WORKSPACE_NBYTES = 4096
 """That every algorithm asks for."""
 
@@ -138,6 +138,7 @@ class HostCublasLt:
         stream: int,
     ) -> None:
         assert (c, c_layout) == (d, d_layout)
+        self._check_codes(of, *(self._objects[layout] for layout in (a_layout, b_layout, d_layout)))
         assert (_scalar(alpha), _scalar(beta)) == (1.0, 0.0)
         self.calls.append(f"matmul by plan on stream {stream} with {nbytes} bytes of workspace")
         assert np.frombuffer(ctypes.string_at(algorithm, 64), np.uint64)[0] >= 1
@@ -152,6 +153,17 @@ class HostCublasLt:
         names = {value: name for name, value in self._known["enums"]["Epilogue"].items()}
         product = self._epilogue(names[figures.EPILOGUE], figures, x, x @ y, result.dtype)
         result[...] = product.astype(result.dtype)
+
+    def _check_codes(self, of: int, a: dict[str, Any], b: dict[str, Any], d: dict[str, Any]) -> None:
+        """Products of eight bits are of a matrix that is turned over and one that is not, and never both in E5M2."""
+        eight = [matrix["type"].itemsize == 1 for matrix in (a, b)]
+        assert eight[0] == eight[1]
+        if eight[0]:
+            flags = {"TRANSA": 0, "TRANSB": 0, **self._objects[of]}
+            assert (flags["TRANSA"], flags["TRANSB"]) == (1, 0)
+            assert not a["type"] == b["type"] == _TYPES[29]
+            assert all(matrix[side] % 16 == 0 for matrix in (a, b, d) for side in ("rows", "columns"))
+            assert d["type"].itemsize > 1
 
     def _epilogue(self, name: str, figures: SimpleNamespace, x: Array, product: Array, dtype: Any) -> Array:
         """What follows a stack of products, as the library names it."""
@@ -181,8 +193,9 @@ class HostCublasLt:
         assert leading >= rows
         step = figures["type"].itemsize
         size = (count - 1) * between + (columns - 1) * leading + rows
-        flat = _at(at, (size,), figures["type"])
-        return np.lib.stride_tricks.as_strided(flat, (count, rows, columns), (between * step, step, leading * step))
+        flat = _at(at, (size,), figures["type"]).view(f"u{step}")
+        there = np.lib.stride_tricks.as_strided(flat, (count, rows, columns), (between * step, step, leading * step))
+        return there.view(figures["type"])
 
 
 class _Enum(dict[str, int]):

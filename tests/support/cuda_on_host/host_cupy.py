@@ -115,6 +115,9 @@ class HostStream:
     def __exit__(self, *_: object) -> None:
         """It is the only one."""
 
+    def wait_event(self, event: HostEvent) -> None:
+        """It is over."""
+
     def begin_capture(self) -> None:
         """See the class."""
 
@@ -126,7 +129,9 @@ class HostStream:
 class HostEvent:
     """An event that is over when it is recorded."""
 
-    def __init__(self) -> None:
+    done = True
+
+    def __init__(self, *, disable_timing: bool = False) -> None:
         self.at = 0.0
 
     def record(self, stream: HostStream | None = None) -> None:

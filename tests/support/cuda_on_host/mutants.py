@@ -112,6 +112,15 @@ MUTANTS: Mapping[str, Mutant] = {
     "the largest figure is nought if none is above it": Mutant(
         "reduce.cu", "top = widen(row[0]), strange", "top = 0.0f, strange", "reduce_max", ("reduce.cu",)
     ),
+    "the largest magnitude is that of what is above zero": Mutant(
+        "codes.cu", "top = larger(top, fabsf(value))", "top = larger(top, value)", "amax", ("codes.cu",)
+    ),
+    "no barrier before the largest of warps is read": Mutant(
+        "codes.cu", "= value;\n  __syncthreads();\n  float most", "= value;\n  float most", "amax", ("codes.cu",)
+    ),
+    "the tail of a largest magnitude is left out": Mutant(
+        "codes.cu", "i < n; i += threads", "i < packs; i += threads", "amax", ("codes.cu",)
+    ),
     "the tail of a copy is left out": Mutant("copy.cu", "i < n; i", "i < packs; i", "reshape", ("copy.cu",)),
     "the largest of a row is its last": Mutant(
         "softmax.cu", "top = fmaxf(top, v[0][j])", "top = v[0][j]", "softmax", ("softmax.cu",)

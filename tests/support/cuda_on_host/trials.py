@@ -308,6 +308,14 @@ def _square_sum(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
         yield Trial(kind, (_matrix(rng, rows, width) / 100,))
 
 
+def _amax(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
+    """By one block and by several; the largest is below zero."""
+    for shape in ((), (3,), (7, 77), (5, 4100)):
+        x = np.array(rng.standard_normal(shape) / 3)
+        x.reshape(-1)[-1] = -OUTLIER
+        yield Trial(kind, (x,))
+
+
 def _gather(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     """Indices of other ranks; the axis in front and in the middle; rows that no index takes, and one that many take."""
     for shape, axis, indices_in in (((9, 77), 0, np.int32), ((2, 9, 8), 1, np.int64), ((5, 2056), 0, np.int32)):
@@ -362,6 +370,7 @@ _MAKERS: Mapping[str, Maker] = {
     **dict.fromkeys(("add", "sub", "mul", "div"), _arithmetic),
     "add_n": _add_n,
     **dict.fromkeys(("reduce_sum", "reduce_max"), _reduction),
+    "amax": _amax,
     "reshape": _reshape,
     "log": _log,
     **dict.fromkeys(("gelu", "gelu_exact", "silu", "accumulate"), _each(1)),

@@ -16,16 +16,18 @@ from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.kernels.gpu.table import UPDATES
 from executor.runtime.worker import Worker
 from executor.runtime.workspaces import AssignedScratch
-from strategy.graph.ops.base import Call, OpDef
+from strategy.graph.ops.base import Call, OpDef, Workspace
 from strategy.graph.ops.half_precision import run_act, scratch_of_act
 from strategy.graph.ops.scratch import ScratchSizes
 from strategy.program.program import LoadTask
+from strategy.sbp.ragged import Rows
+from strategy.sbp.tensor import INDEX_NBYTES
 from tests.support.strict_device.arrays import DeviceArray, DeviceModule
 from tests.support.strict_device.host_memory import HostMemory
 from tests.support.strict_device.order import HOST, Memory, Order, OrderFault, Use, nothing, place
 from tests.support.strict_device.world import Job, Queue, StrictEvent, World
 
-Piece = DeviceArray | NDArray[Any]
+Piece = DeviceArray | NDArray[Any] | Rows
 Graph = list[tuple[Callable[[], object], Sequence[Piece], Sequence[Piece], str]]
 _WITH_STEP = 4
 """Inputs of an update that is told which step it is."""
@@ -54,8 +56,6 @@ class StrictDevice:
 
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank = world, rank
-        self.may_wait = False
-        """Whether the host's acts between ranks wait for streams."""
         self.tried = 0
         self.missed: list[str] = []
         self.order = Order()
@@ -94,7 +94,6 @@ class StrictDevice:
             self._announced_before -= 1  # it was, by its graph
             return
         self._acts.append((actor, number))
-        self.order.without(HOST)
         self._loads = isinstance(self._worker.program.actors[actor].task, LoadTask)
         self.steady = number >= WARM_STEPS * self._worker.program.actors[actor].acts_per_step
 
@@ -116,13 +115,18 @@ class StrictDevice:
 
     @contextmanager
     def use(self, stream: StrictStream) -> Iterator[None]:
-        """Whatever is issued inside goes there; the acts that were announced are checked first."""
+        """Whatever is issued inside goes there; the acts that were announced are checked first.
+
+        Where none was, the host goes on with an act of its own, or a graph is replayed.
+        """
         before, self._current = self._current, stream
         self.order.turn(stream.place)
+        self._in_host_act = True
         if self._acts:
             self._check_acts(stream)
         yield
         self.look_for_host_writes()
+        self.order.without(HOST)  # of what the next act waits for alone it is found out whether that is needed
         self._current, self._in_host_act = before, False
 
     def look_for_host_writes(self) -> None:
@@ -277,6 +281,15 @@ class StrictDevice:
             writes = [piece for _, _, some in held for piece in some]
             self.compute(lambda: [run() for run, _, _ in held], reads, writes, "updates")
 
+    def read_counts(self, rows: Sequence[Rows], what: str) -> list[int]:
+        """How many rows there are, of which the host waits for what the current stream has to tell: in its own acts."""
+        if not self._in_host_act:
+            raise OrderFault(f"{what}: ragged rows in an act that is not the host's")
+        self.wait_for_stream()
+        heads = [one.raw[:INDEX_NBYTES] for one in rows]
+        self.on_host(heads, [], f"{what}, for the count of rows")
+        return [int(head.inside.view(np.int64)[0]) for head in heads]
+
     def on_host(self, reads: Sequence[Piece], writes: Sequence[Piece], what: str) -> None:
         """The host itself uses memory that the device uses, too."""
         self.order.turn(HOST)
@@ -296,13 +309,15 @@ class StrictDevice:
 
     def wait_for_stream(self) -> None:
         """Let the host wait until the current stream has done all."""
-        if not (self._in_host_act or self.may_wait):
+        if not self._in_host_act:
             self._refuse_if_steady("the host waits for a stream")
         done = StrictEvent()
         self.record(done, self._current)
         while not self.query(done):
-            self.world.advance()
+            if self.world.rests and done.passed < done.recorded:
+                raise OrderFault("the host stands still for a stream that waits for other ranks")
         self.synchronize(done)
+        self.order.without(HOST)
 
     def allocate(self, shape: Any, dtype: Any) -> DeviceArray:
         """Memory of the device."""
@@ -326,7 +341,8 @@ class StrictDevice:
     def uses(self, pieces: Sequence[Piece], *, writes: bool, what: str) -> Iterator[Use]:
         """Where arrays lie; those that the device does not know are refused."""
         for piece in pieces:
-            inside = piece.inside if isinstance(piece, DeviceArray) else piece
+            held = memory(piece)
+            inside = held.inside if isinstance(held, DeviceArray) else held
             if inside.size:
                 found = place(self.memories, inside)
                 if found is None:
@@ -349,6 +365,13 @@ class _Elsewhere:
 
 
 ELSEWHERE = _Elsewhere()
+
+
+def _inside(piece: Any) -> Any:
+    """What NumPy computes with: the memory of a piece of the device."""
+    if isinstance(piece, Rows):
+        return Rows(ELSEWHERE, piece.raw.inside, piece.spec, piece.box)
+    return piece.inside
 
 
 def follows_number(definition: OpDef, call: Call) -> bool:
@@ -377,34 +400,46 @@ class StrictKernels:
         return BoundAct(lambda: self._run(definition, call), repeats=not follows_number(definition, call))
 
     def _run(self, definition: OpDef, call: Call) -> None:
-        written = (*call.outputs, *call.updates)
-        if any(isinstance(array, np.ndarray) for array in (*call.inputs, *written)):
+        operands, written = (*call.inputs, *call.updates), (*call.outputs, *call.updates)
+        if any(isinstance(memory(piece), np.ndarray) for piece in (*operands, *written)):
             raise OrderFault(f"{definition.kind}: an array of NumPy in the plan of a device")
+        ragged = [piece for piece in operands if isinstance(piece, Rows)]
         given = call.workspace
-        if not isinstance(given, AssignedScratch):
+        if ragged or any(isinstance(piece, Rows) for piece in written):
+            counts, scratch, kept = self.streams.read_counts(ragged, definition.kind), Workspace(ELSEWHERE), ()
+        elif isinstance(given, AssignedScratch):
+            counts, scratch, kept = [], self._inside(given), (given.anew, given.kept)
+        else:
             raise OrderFault(f"{definition.kind}: scratch that was not declared")
-        if id(given) not in self._scratch:
-            memory = (array.inside for array in (given.anew, given.kept))
-            self._scratch[id(given)] = given, AssignedScratch(ELSEWHERE, given.owner, *memory)
-        _, scratch = self._scratch[id(given)]
         inside = replace(
             call,
             xp=ELSEWHERE,
-            inputs=tuple(array.inside for array in call.inputs),
-            outputs=tuple(array.inside for array in call.outputs),
-            updates=tuple(array.inside for array in call.updates),
+            inputs=tuple(map(_inside, call.inputs)),
+            outputs=tuple(map(_inside, call.outputs)),
+            updates=tuple(map(_inside, call.updates)),
             workspace=scratch,
         )
 
         def run() -> None:
+            found = [piece.count for piece in (*inside.inputs, *inside.updates) if isinstance(piece, Rows)]
+            if found != counts:
+                raise OrderFault(
+                    f"{definition.kind}: the host has read {counts} as counts of rows, and there are {found}"
+                )
             with np.errstate(over="ignore", invalid="ignore"):
                 run_act(definition, inside)
 
-        writes = (*written, given.anew, given.kept)
         if definition.kind in self.batched:
-            self.streams.hold_update(run, (*call.inputs, *call.updates), writes)
+            self.streams.hold_update(run, operands, (*written, *kept))
             return
-        self.streams.compute(run, (*call.inputs, *call.updates), writes, definition.kind)
+        self.streams.compute(run, operands, (*written, *kept), definition.kind)
+
+    def _inside(self, given: AssignedScratch) -> AssignedScratch:
+        """The scratch of an act, as NumPy's."""
+        if id(given) not in self._scratch:
+            anew, kept = given.anew.inside, given.kept.inside
+            self._scratch[id(given)] = given, AssignedScratch(ELSEWHERE, given.owner, anew, kept)
+        return self._scratch[id(given)][1]
 
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """As ops declare it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
-from executor.runtime.transport.base import Group, Transport, lanes_of
+from executor.runtime.transport.base import Group, HostArray, PendingTransfer, Transport, lanes_of
 from executor.runtime.transport.loopback import LoopbackHub, LoopbackTransport
 from executor.train import Trainer
 from strategy.passes.training import REPORT
@@ -18,6 +19,7 @@ from strategy.program.program import Program
 from strategy.program.protocol import rendezvous_members
 from tests.support.small_plans import corpus
 from tests.support.strict_device.device import StrictDevice, StrictKernels
+from tests.support.strict_device.order import OrderFault
 from tests.support.strict_device.transport import StrictTransport
 from tests.support.strict_device.world import World
 
@@ -35,10 +37,11 @@ class Listener(Trainer):
 
 @dataclass(frozen=True, slots=True)
 class StrictRank:
-    """One rank's device and trainer."""
+    """One rank's device and trainer, and by what its host moves arrays of its own."""
 
     device: StrictDevice
     trainer: Listener
+    of_host: PatientTransport
 
 
 Change = Callable[[int, tuple[StepWaits, ...]], tuple[StepWaits, ...]]
@@ -46,10 +49,20 @@ Change = Callable[[int, tuple[StepWaits, ...]], tuple[StepWaits, ...]]
 
 
 class PatientTransport(LoopbackTransport):
-    """A transport of the host, whose ranks take turns."""
+    """A transport of the host, whose ranks take turns; `met` is how often it met which group for which rendezvous."""
 
     world: World
     device: StrictDevice
+
+    def __init__(self, hub: LoopbackHub, rank: int) -> None:
+        super().__init__(hub, rank)
+        self.met = Counter[tuple[Group, int]]()
+
+    def _collective(
+        self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
+    ) -> PendingTransfer:
+        self.met[group, number] += 1
+        return super()._collective(group, number, send, receive)
 
     def pause(self, idle_ns: int) -> None:
         """Let other ranks, and devices, go on."""
@@ -75,8 +88,8 @@ def train_strictly(
         OrderFault: something is used without an event, or a steady step does what it must not.
     """
     world = World(plan.ranks, seed)
-    hub = LoopbackHub(plan.ranks, lanes_of(program)) if staged else None
-    ranks = [_rank(world, plan, program, rank, ahead, hub) for rank in range(plan.ranks)]
+    hub = LoopbackHub(plan.ranks, lanes_of(program))
+    ranks = [_rank(world, plan, program, rank, ahead, hub, staged=staged) for rank in range(plan.ranks)]
     for rank, one in enumerate(ranks):
         issuer = one.trainer.worker.issuer
         assert issuer is not None
@@ -90,20 +103,34 @@ def train_strictly(
         return run
 
     world.play([body(one) for one in ranks])
+    _check_met([one.of_host for one in ranks])
     return ranks
 
 
-def _rank(world: World, plan: Plan, program: Program, rank: int, ahead: int, hub: LoopbackHub | None) -> StrictRank:
+def _check_met(hosts: Sequence[PatientTransport]) -> None:
+    """Those of a group have met equally often, with something to move or not: others would have waited for ever.
+
+    Raises:
+        OrderFault: a rank stayed away.
+    """
+    for group, number in {meeting for host in hosts for meeting in host.met}:
+        counts = [hosts[rank].met[group, number] for rank in group]
+        if len(set(counts)) > 1:
+            raise OrderFault(f"hosts of ranks {group} meet {counts} times for rendezvous {number}")
+
+
+def _rank(
+    world: World, plan: Plan, program: Program, rank: int, ahead: int, hub: LoopbackHub, *, staged: bool
+) -> StrictRank:
     device = StrictDevice(world, rank)
     members = rendezvous_members(program)
     groups: dict[int, Group] = {n: tuple(program.actors[a].rank for a in found) for n, found in members.items()}
     text = corpus(getattr(plan.model, "vocabulary", 2))
-    transport: Transport = StrictTransport(world, device, groups)
-    if hub is not None:
-        transport = patient = PatientTransport(hub, rank)
-        patient.world, patient.device, device.may_wait = world, device, True
+    of_host = PatientTransport(hub, rank)
+    of_host.world, of_host.device = world, device
+    transport: Transport = of_host if staged else StrictTransport(world, device, groups, of_host)
     kernels = StrictKernels(device)
     trainer = Listener(plan, transport, kernels, text, program=program, on_act=device.announce, ahead=ahead)
     trainer.losses = []
     device.attach(trainer.worker)
-    return StrictRank(device, trainer)
+    return StrictRank(device, trainer, of_host)

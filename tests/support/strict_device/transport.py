@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from executor.runtime.transport.base import Group, Lane
+from executor.runtime.transport.base import Group, Lane, Transport
 from strategy.sbp.sbp import Reduce
 from tests.support.strict_device.arrays import DeviceArray
 from tests.support.strict_device.device import StrictDevice
@@ -29,15 +29,18 @@ class _Ordered:
 
 
 class StrictTransport:
-    """See `executor.runtime.transport.base.Transport`; `groups` are the members of every rendezvous."""
+    """See `executor.runtime.transport.base.Transport`.
+
+    `groups` are the members of every rendezvous; `of_host` moves what the hosts move themselves.
+    """
 
     in_stream_order = True
     reduces = True
 
-    def __init__(self, world: World, device: StrictDevice, groups: dict[int, Group]) -> None:
-        self._world, self._device, self._groups = world, device, groups
+    def __init__(self, world: World, device: StrictDevice, groups: dict[int, Group], of_host: Transport) -> None:
+        self._world, self._device, self._groups, self.of_host = world, device, groups, of_host
         self.rank, self.size = device.rank, world.ranks
-        self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
+        self.bytes_sent = of_host.bytes_sent
         self._pending: tuple[int, list[Moved], list[Moved]] | None = None
 
     def open(self, number: int, lane: Lane) -> None:

@@ -64,7 +64,7 @@ class Meeting:
 
 
 class World:
-    """Of `ranks`; `lazy` is how often a poll finds that nothing has gone on."""
+    """Of `ranks`."""
 
     def __init__(self, ranks: int, seed: int) -> None:
         self.ranks = ranks
@@ -95,6 +95,11 @@ class World:
             (queue,) = self.rng.choices(ready, [one.weight for one in ready])
             queue.jobs[0].run()
             queue.jobs.popleft()
+
+    @property
+    def rests(self) -> bool:
+        """Whether no device can go on before a host does."""
+        return not any(queue.jobs and queue.jobs[0].may_run() for queue in self.queues)
 
     def call(self, rank: int, number: int, group: tuple[int, ...], kind: str) -> Meeting:
         """A rank calls the collective library: in the order in which all ranks that it meets call it, too.

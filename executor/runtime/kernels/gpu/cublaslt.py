@@ -23,8 +23,8 @@ from strategy.graph.ops.scratch import Scratch
 
 WORKSPACE_NBYTES = 32 * 2**20
 """That products may use, all the same ones: what NVIDIA advises for Hopper, and more than it does for others."""
-CUDA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "uint8": 28}
-"""Of cudaDataType: CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_R_8F_E4M3."""
+CUDA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float8_e4m3fn": 28, "float8_e5m2": 29}
+"""Of cudaDataType: CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2."""
 COMPUTE_32F, COMPUTE_32F_FAST_TF32 = 68, 77
 """Of cublasComputeType: sums in float32, tensor cores for halves and less; and operands in float32 rounded to TF32."""
 _TRANSPOSED = 1

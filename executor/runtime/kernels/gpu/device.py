@@ -17,9 +17,11 @@ from executor.runtime.kernels.gpu.products import MatrixProduct
 from executor.runtime.kernels.gpu.table import Work, work_of
 from executor.runtime.kernels.gpu.update import AdamUpdate, WaitingUpdates, adamw_tensors
 from executor.runtime.workspaces import DeclaringScratch
+from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import ArrayModule, Call, OpDef
 from strategy.graph.ops.half_precision import run_act, scratch_of_act
 from strategy.graph.ops.scratch import Scratch, ScratchSizes
+from strategy.sbp.tensor import DType
 
 
 class DeviceActs:
@@ -41,9 +43,14 @@ class DeviceActs:
         """Their launches: the same updates follow one another in every step."""
 
     def bind(self, definition: OpDef, call: Call) -> BoundAct:
-        """An act on the arrays of `call`: what it becomes is found out once, or twice where sums begin and go on."""
+        """An act on the arrays of `call`: what it becomes is found out once, or twice where sums begin and go on.
+
+        Raises:
+            EnvironmentLacks: it is of codes, and there is no kernel for it.
+        """
         work = work_of(definition.kind, replace(call, first_of_piece=True))
         if work is None or not all(map(self._takes, work)):
+            _refuse_codes(definition.kind, call)
             return BoundAct(partial(self._by_array_code, definition, call))
         if isinstance(work[0], AdamUpdate):
             update = work[0]
@@ -114,6 +121,17 @@ class DeviceActs:
     def _stream(self) -> int:
         """The address of the current stream."""
         return int(self._xp.cuda.get_current_stream().ptr)
+
+
+def _refuse_codes(kind: str, call: Call) -> None:
+    """Array code does not compute with codes: CuPy casts none."""
+    for array in (*call.inputs, *call.outputs, *call.updates):
+        if DType(str(array.dtype)).is_code:
+            raise EnvironmentLacks(
+                f"the GPU backend has no kernel for {kind} of {array.dtype}{list(array.shape)}: none for codes with a "
+                "scale for each block, for those of experts, and for pieces without elements; train with --backend "
+                "numpy, or search with --training precision=bf16"
+            )
 
 
 def open_acts(xp: Any, *, tf32: bool = False) -> DeviceActs:

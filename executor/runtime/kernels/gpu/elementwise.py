@@ -192,15 +192,3 @@ def reshape(call: Call) -> Launches:
     if not element_of(x).is_half:
         x, out = (array.reshape(-1).view("float32") for array in (x, out))
     return (_over("copy_elements", element_of(x), (x, out), (x, out), ()),)
-
-
-def to_e4m3(x: Array, scale: Array | None, out: Array) -> Launches:
-    """scale x in the eight bits of E4M3, uint8; what is too large becomes 448."""
-    element = element_of(x)
-    return (Launch(to_e4m3.__name__, element, in_strides(x.size, element), (x, scale, out, np.int64(x.size))),)
-
-
-def from_e4m3(x: Array, scale: Array | None, out: Array) -> Launches:
-    """scale x, of E4M3 in uint8."""
-    element = element_of(out)
-    return (Launch(from_e4m3.__name__, element, in_strides(x.size, element), (x, scale, out, np.int64(x.size))),)

@@ -23,11 +23,12 @@ from executor.runtime.kernels.gpu.launch import Launch, element_of, per_row, row
 from executor.runtime.kernels.gpu.program import PACK_NBYTES
 from strategy.base.errors import InputError
 from strategy.graph.ops.base import Array, Call, int_attr
-from strategy.sbp.tensor import Shape
+from strategy.sbp.tensor import DType, Shape
 
-_EIGHT_BITS = "uint8"
-"""The dtype of arrays that hold E4M3, which NumPy and CuPy do not know."""
-_FP8_MULTIPLE = 16
+FP8 = (str(DType.FLOAT8_E4M3), str(DType.FLOAT8_E5M2))
+"""Of codes; the library multiplies no two of the second kind."""
+FP8_MULTIPLE = 16
+"""Of all sizes of a product of codes."""
 
 
 class Epilogue(StrEnum):
@@ -66,13 +67,13 @@ class MatrixProduct:
     Attributes:
         a: the first operand.
         b: the second operand.
-        out: the result, of the operands' dtype; of any float dtype for operands in E4M3, which uint8 arrays hold.
+        out: the result, of the operands' dtype; of any float dtype for codes of eight bits.
         transpose_a: whether a is stored as [..., k, m].
         transpose_b: whether b is stored as [..., n, k].
         epilogue: what follows.
         bias: [n], read or written by the epilogue.
         aux: like `out`, read or written by the epilogue.
-        scale_a: a float32 on the device that multiplies a, in E4M3.
+        scale_a: a float32 on the device that multiplies a, where it is codes.
         scale_b: the same of b.
 
     Raises:
@@ -101,11 +102,10 @@ class MatrixProduct:
         if (self.bias is None) == self.epilogue.has_bias or (self.aux is None) == self.epilogue.has_aux:
             expected = "a bias and an aux where the epilogue has them"
             raise InputError("an epilogue lacks an operand", got=str(self.epilogue), expected=expected)
-        if self.is_fp8 and (
-            self.transpose_a or not self.transpose_b or any(size % _FP8_MULTIPLE for size in (m, n, k))
-        ):
-            expected = f"a[m, k] and b[n, k] with multiples of {_FP8_MULTIPLE}"
-            raise InputError("the library has no such product in E4M3", got=(m, n, k), expected=expected)
+        laid = not self.transpose_a and self.transpose_b and not any(size % FP8_MULTIPLE for size in (m, n, k))
+        if self.is_fp8 and (not laid or str(self.a.dtype) == str(self.b.dtype) == FP8[1]):
+            expected = f"a[m, k] and b[n, k] with multiples of {FP8_MULTIPLE}, one of them at least in E4M3"
+            raise InputError("the library has no such product of codes", got=(m, n, k), expected=expected)
 
     @staticmethod
     def _sides(array: Array, transposed: bool) -> tuple[int, int]:
@@ -114,8 +114,8 @@ class MatrixProduct:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether operands are in E4M3."""
-        return str(self.a.dtype) == _EIGHT_BITS
+        """Whether operands are codes of eight bits."""
+        return str(self.a.dtype) in FP8
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -144,13 +144,13 @@ def _one(call: Call, product: MatrixProduct) -> tuple[MatrixProduct | Launch, ..
     if not element_of(product.a) == element_of(product.b) == element_of(product.out) or not all(product.sizes):
         return None
     padded = {name: shape for name, shape in _padded_shapes(product).items() if shape is not None}
-    copied = sum(getattr(product, name).nbytes for name in padded)
-    if not padded or product.flop < _WORTH_COPYING * copied:
+    copied_nbytes = sum(getattr(product, name).nbytes for name in padded)
+    if not padded or product.flop < _WORTH_COPYING * copied_nbytes:
         return (product,)
     dtype = product.a.dtype
     there = {name: call.workspace.get(f"padded {name}", shape, dtype) for name, shape in padded.items()}
-    before = [_copied(getattr(product, name), array) for name, array in there.items() if name != "out"]
-    after = [_copied(there["out"], product.out)] if "out" in there else []
+    before = [copied(getattr(product, name), array) for name, array in there.items() if name != "out"]
+    after = [copied(there["out"], product.out)] if "out" in there else []
     _, m, _, _ = product.sizes
     if product.transpose_a and "a" in there:
         there["a"] = there["a"][:, :m]
@@ -174,14 +174,14 @@ def _padded_shapes(product: MatrixProduct) -> dict[str, Shape | None]:
     return {name: None if getattr(product, name).shape == shape else shape for name, shape in shapes.items()}
 
 
-def _copied(source: Array, target: Array) -> Launch:
+def copied(source: Array, target: Array) -> Launch:
     """A copy to an array of more rows or columns, which are zeros then, or of fewer."""
     rows, width = map(min, zip(source.shape, target.shape, strict=True))
     figures = map(np.int64, (rows, width, source.shape[1], target.shape[1], target.shape[1]))
     return Launch("copy_pitched", element_of(source), per_row(target.shape[0]), (source, target, *figures))
 
 
-def _rows(array: Array) -> Array:
+def in_rows(array: Array) -> Array:
     """[..., d] as [rows, d]."""
     return array.reshape(rows_and_width(array.shape))
 
@@ -189,19 +189,19 @@ def _rows(array: Array) -> Array:
 def matmul(call: Call) -> tuple[MatrixProduct | Launch, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     x, w = call.inputs
-    return _one(call, MatrixProduct(_rows(x), w, _rows(call.outputs[0])))
+    return _one(call, MatrixProduct(in_rows(x), w, in_rows(call.outputs[0])))
 
 
 def matmul_nt(call: Call) -> tuple[MatrixProduct | Launch, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     y, w = call.inputs
-    return _one(call, MatrixProduct(_rows(y), w, _rows(call.outputs[0]), transpose_b=True))
+    return _one(call, MatrixProduct(in_rows(y), w, in_rows(call.outputs[0]), transpose_b=True))
 
 
 def matmul_tn(call: Call) -> tuple[MatrixProduct | Launch, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     x, y = call.inputs
-    return _one(call, MatrixProduct(_rows(x), _rows(y), call.outputs[0], transpose_a=True))
+    return _one(call, MatrixProduct(in_rows(x), in_rows(y), call.outputs[0], transpose_a=True))
 
 
 def batch_matmul(call: Call) -> tuple[MatrixProduct | Launch, ...] | None:

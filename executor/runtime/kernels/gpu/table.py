@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from executor.runtime.kernels.gpu import arithmetic, elementwise, norms, products, reductions, rows, slices, update
+from executor.runtime.kernels.gpu import (
+    arithmetic,
+    codes,
+    elementwise,
+    norms,
+    products,
+    reductions,
+    rows,
+    slices,
+    update,
+)
 from executor.runtime.kernels.gpu.attention import AttentionAct, attention, attention_grad
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.products import MatrixProduct
@@ -56,6 +66,8 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
         elementwise.reshape,
         slices.gather,
         slices.gather_grad,
+        codes.amax,
+        codes.quantize,
         update.adamw,
     )
 }
@@ -65,6 +77,10 @@ PRODUCTS: Mapping[str, Callable[[Call], tuple[MatrixProduct | Launch, ...] | Non
     make.__name__: make for make in (products.matmul, products.matmul_nt, products.matmul_tn, products.batch_matmul)
 }
 """Kind of op -> what makes its products, for cuBLASLt."""
+PRODUCTS_OF_CODES: Mapping[str, Callable[[Call], tuple[MatrixProduct | Launch, ...] | None]] = {
+    make.__name__: make for make in (codes.scaled_matmul, codes.scaled_matmul_nt, codes.scaled_matmul_tn)
+}
+"""The same of codes of eight bits."""
 ATTENTION: Mapping[str, Callable[[Call], tuple[AttentionAct, ...] | None]] = {
     make.__name__: make for make in (attention, attention_grad)
 }
@@ -86,16 +102,18 @@ def launches_of(kind: str, call: Call) -> tuple[Launch, ...] | None:
     float64 are left to the array module.
     """
     make = LAUNCHES.get(kind)
-    return make(call) if make is not None and _is_plain(call) else None
+    return make(call) if make is not None and _is_plain(kind, call) else None
 
 
 def work_of(kind: str, call: Call) -> tuple[Work, ...] | None:
     """What one act becomes, to be issued in order; None where the array module does it."""
-    make = UPDATES.get(kind) or LAUNCHES.get(kind) or PRODUCTS.get(kind) or ATTENTION.get(kind)
-    return make(call) if make is not None and _is_plain(call) else None
+    products_of = PRODUCTS.get(kind) or PRODUCTS_OF_CODES.get(kind)
+    make = UPDATES.get(kind) or LAUNCHES.get(kind) or products_of or ATTENTION.get(kind)
+    return make(call) if make is not None and _is_plain(kind, call) else None
 
 
-def _is_plain(call: Call) -> bool:
-    arrays = (*call.inputs, *call.outputs, *call.updates)
+def _is_plain(kind: str, call: Call) -> bool:
+    arrays, coded = (*call.inputs, *call.outputs, *call.updates), kind in (*PRODUCTS_OF_CODES, codes.quantize.__name__)
     whole = all(not isinstance(array, Rows) and array.flags.c_contiguous for array in arrays)
-    return whole and all(str(array.dtype) in (*ELEMENTS, *_INTEGERS) for array in arrays)
+    known = (*ELEMENTS, *_INTEGERS, *(products.FP8 if coded else ()))
+    return whole and all(str(array.dtype) in known for array in arrays)
