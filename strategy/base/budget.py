@@ -62,6 +62,11 @@ class Budget:
         """The budget that ends after so many seconds, if it does not before."""
         return replace(self, deadline_s=min(self.deadline_s, time.monotonic() + time_limit_s))
 
+    def with_work(self, work_limit: int) -> Budget:
+        """The budget in which no more is read than so many millions of table entries, if it does not end before."""
+        entries = work_limit * ENTRIES_PER_UNIT
+        return replace(self, max_entries=entries if self.max_entries is None else min(entries, self.max_entries))
+
     def until(self, interruption: Interruption) -> Budget:
         """The budget that ends when somebody wants the end, too."""
         return replace(self, interruption=interruption)

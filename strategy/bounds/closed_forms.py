@@ -10,6 +10,7 @@ import numpy as np
 
 from strategy.bounds.chunk_states import fullest_counts
 from strategy.bounds.inequality import Inequality
+from strategy.bounds.least_dispatch import least_dispatch_ns
 from strategy.bounds.least_exchange import (
     LeastAdding,
     least_adding,
@@ -56,14 +57,27 @@ class ClosedForms:
     request: Request
     work: LeastWork
     layers_ns: dict[object, int] = field(default_factory=dict)
+    are_axes_alike: bool = field(init=False)
+    """Whether all data axes have alike what is exchanged along the other axes."""
     _exchange_ns: dict[object, int] = field(default_factory=dict)
+    _dispatch_ns: dict[object, int] = field(default_factory=dict)
     _gradients: dict[object, tuple[int, LeastAdding | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.are_axes_alike = self.request.cost.is_faster_inside()
 
     def first_bounds_ns(self, configs: Sequence[PlanConfig]) -> list[int]:
         """Of a step of each, by the least work and what is known of its layers; memory aside."""
-        beside_ns = [config.num_micro_batches * self.exchange_ns(config) // config.pp for config in configs]
         slowed = Overlap.of(self.request.cost.cluster).slowed_ticks
-        following_ns = [self.following_ns(config) + slowed * self.exchange_ns(config) // TICKS for config in configs]
+        known: dict[object, tuple[int, int]] = {}
+        beside_ns, following_ns = list[int](), list[int]()
+        for config in configs:
+            key = _of_layers(config)
+            if key not in known:
+                known[key] = self.exchange_ns(config), self.following_ns(config)
+            exchange_ns, layers_ns = known[key]
+            beside_ns.append(config.num_micro_batches * exchange_ns // config.pp)
+            following_ns.append(layers_ns + slowed * exchange_ns // TICKS)
         return list(map(max, least_steps_ns(self.work, configs, following_ns), beside_ns))
 
     def least_bytes(self, config: PlanConfig, least: LeastBytes | None = None) -> float:
@@ -81,12 +95,23 @@ class ClosedForms:
         return [self.least_bytes(config, least) <= limit for config in configs]
 
     def following_ns(self, config: PlanConfig) -> int:
-        """What follows samples takes at least; computing again what is laid out alike adds its own work."""
-        once_s = self.work.seconds(plain(config)).following_s
-        alone_ns = int(once_s * 1e9) if not is_shared(config) else 0
-        least_ns = self.layers_ns.get(on_axes(config), alone_ns)
-        more_s = self.work.seconds(config).following_s - once_s
-        return least_ns + max(int(more_s * 1e9) - 1, 0)
+        """What follows samples takes at least; computing again what is laid out alike adds its own work, and exchanges.
+
+        That is the work, and what is exchanged with experts; or what a template has told.
+        """
+        alone = plain(config)
+        once_s, once_ns = self.work.seconds(alone).following_s, self.dispatch_ns(alone)
+        least_ns = max(self.layers_ns.get(on_axes(config), 0), int(once_s * 1e9) + once_ns)
+        again_s = self.work.seconds(config).following_s - once_s
+        return least_ns + max(int(again_s * 1e9) - 1, 0) + max(self.dispatch_ns(config) - once_ns, 0)
+
+    def dispatch_ns(self, config: PlanConfig) -> int:
+        """What all layers exchange with experts at least, in a micro-batch."""
+        of_mesh = config.mesh, config.axes, config.strides, config.micro_batch
+        key = on_axes(config) if self.are_axes_alike else of_mesh, config.recompute
+        if key not in self._dispatch_ns:
+            self._dispatch_ns[key] = self.request.model.layers * least_dispatch_ns(self.work, config)
+        return self._dispatch_ns[key]
 
     def exchange_ns(self, config: PlanConfig) -> int:
         """What goes on beside all layers at least, in a micro-batch."""
@@ -193,6 +218,12 @@ def on_axes(config: PlanConfig) -> tuple[object, ...]:
     """What a template without data axis depends on, recomputing aside."""
     strides = config.strides[2 + config.data_axis :]
     return config.tp, config.cp, config.ep, strides, config.context, config.micro_batch
+
+
+def _of_layers(config: PlanConfig) -> object:
+    """What decides on the time of layers in a micro-batch."""
+    degrees = config.dp, config.tp, config.cp, config.ep, config.strides, config.context
+    return *degrees, config.micro_batch, config.recompute, config.zero_stage, config.zero_group
 
 
 def _of_saved(held: LeastBytes) -> list[Inequality]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from strategy.base.budget import Budget
 from strategy.base.identity import Identity
+from strategy.bounds.one_mesh import on_one_stage, without_data_axis
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
@@ -44,7 +45,6 @@ from strategy.layout.gradient_exchange import exchanged
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.parameter_gathers import of_parameters
-from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import OVERLAPPED
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
@@ -110,9 +110,7 @@ class LayerTemplate:
         Raises:
             OutOfTimeError, InfeasibleError: as `of`.
         """
-        strides = (*config.strides[:1], *config.strides[1 + config.data_axis :])
-        once = on_one_stage(config)
-        alone = replace(once, dp=config.ep, num_micro_batches=2, zero_stage=0, zero_group=0, strides=strides)
+        alone = without_data_axis(config)
         training = replace(request.training, global_batch=2 * config.micro_batch * config.ep)
         boxings = {} if boxings is None else boxings
         request = replace(request, training=training)
@@ -176,11 +174,6 @@ def sums_alone(wanted: Callable[[Op], SbpFilter] | None) -> Callable[[Op], SbpFi
         return alone
 
     return of
-
-
-def on_one_stage(config: PlanConfig) -> PlanConfig:
-    """The configuration with the same mesh and micro-batches, without a pipeline."""
-    return replace(config, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B, runs=(), stage_order=())
 
 
 _PUT_OFF = {"backward_ns": "weight_ns", OVERLAPPED["backward_ns"]: OVERLAPPED["weight_ns"]}

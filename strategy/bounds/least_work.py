@@ -186,6 +186,8 @@ class LeastWork:
     """Of meshes that were asked about."""
     exchanges: dict[tuple[Recompute, bool], Any] = field(default_factory=dict)
     """What a layer exchanges, see `least_exchange`."""
+    dispatches: dict[Recompute, Any] = field(default_factory=dict)
+    """What it exchanges with experts, see `least_dispatch`."""
 
     def seconds(self, config: PlanConfig) -> LeastSeconds:
         """The least seconds of the busiest rank of any stage, as if it were all stages."""
@@ -259,6 +261,10 @@ class LeastWork:
     def graph(self, recompute: Recompute) -> Graph:
         """Of one rank that trains alone, a short model where there is one, with one sample in each micro-batch."""
         return _alone(self.model, self.training, recompute, 1)
+
+    def graphs(self, recompute: Recompute) -> tuple[Graph, Graph]:
+        """The same with one sample in each micro-batch, and with two."""
+        return self.graph(recompute), _alone(self.model, self.training, recompute, 2)
 
     def evenly_s(self, graph: Graph, op: Op, parts: int) -> float:
         """Seconds of an even part of an op of a graph without parallelism, as if it lost nothing by its shape."""

@@ -26,6 +26,8 @@ class Box:
         bounds_ns: of each; infinite where nothing fits.
         nothing_legal: the cut that says that no layout of it is legal, if there is one.
         level: that of the module's table, in `refinement`.
+        least_work_ns: the least of its bounds by work alone.
+        counts_exchanges: whether its bounds know what layers exchange at least, by closed forms.
         within: the linear program's cuts, from level 2 on.
         prices: the dual prices of the last bound of each.
         solved: configuration -> how many cuts there were when it was last bounded, and whether by all paths.
@@ -47,6 +49,8 @@ class Box:
     bounds_ns: list[float]
     nothing_legal: TemplateCut | None = None
     level: int = 0
+    least_work_ns: float = field(init=False)
+    counts_exchanges: bool = False
     within: OuterApproximation | None = None
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
     solved: dict[PlanConfig, tuple[int, bool]] = field(default_factory=dict)
@@ -64,7 +68,7 @@ class Box:
     axes: tuple[object, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.axes = on_axes(self.configs[0])
+        self.axes, self.least_work_ns = on_axes(self.configs[0]), min(self.bounds_ns)
 
     @property
     def bound_ns(self) -> float:

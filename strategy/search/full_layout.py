@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InternalError, OutOfTimeError, present
-from strategy.bounds.layer_template import on_one_stage
+from strategy.bounds.one_mesh import on_one_stage
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import assign_stages
 from strategy.layout.objective import Priced

@@ -244,7 +244,7 @@ class Prospects:
         held = static + active + passing + ROWS_HELD * self._most_rows(config)
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
-        computed_ns = box.bound_ns + uneven_ns
+        computed_ns = (box.bound_ns if box.level else box.least_work_ns) + uneven_ns
         if config.tp > inside or not box.level or not self.are_axes_shared:  # else bounds count what layers send
             layer_ns = self._sent_ns(config) + self._dispatched_ns(config)
             computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
@@ -252,7 +252,8 @@ class Prospects:
         hides = Overlap.of(cluster).allowed
         exchange_ns = self.forms.exchange_ns(config) if box.level else self._exchange_ns(config)
         exchanged_ns = exchange_ns * config.num_micro_batches / config.pp
-        return crowded * (max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns)
+        least_ns = max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns
+        return max(crowded * least_ns, box.bound_ns)
 
     def _sent_ns(self, config: PlanConfig) -> float:
         """What a layer adds up along the tensor axis for a micro-batch, by Megatron's rule."""

@@ -283,9 +283,12 @@ class Refinement:
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
             if box.level == 0:
-                if self._has_axes(box):
+                if not self._has_axes(box):
+                    self.cuts.bound_layers(self.boxes, box, None)
+                elif box.counts_exchanges:
                     return self._first_question(box)
-                self.cuts.bound_layers(self.boxes, box, None)
+                else:
+                    self.cuts.count_exchanges([box])
                 continue
             if box.within is None:
                 box.within = self.cuts.within_of(box)

@@ -47,11 +47,17 @@ class SharedCuts:
         if told is not None:
             self.of_layers[key], self.forms.layers_ns[key] = told, int(told.inequality.least)
         alike = [other for other in boxes if other.level == 0 and other.axes == key]
-        alike = [other for other in alike if math.isfinite(other.bound_ns)]
-        bounds = iter(self.forms.first_bounds_ns([config for other in alike for config in other.configs]))
+        self.count_exchanges(alike)
         for other in alike:
-            other.bounds_ns = [max(before, next(bounds)) for before in other.bounds_ns]
-            other.level = 1
+            other.level = int(math.isfinite(other.bound_ns))
+
+    def count_exchanges(self, boxes: Sequence[Box]) -> None:
+        """Bound boxes by what is known of their layers, with what these exchange at least."""
+        fitting = [box for box in boxes if math.isfinite(box.bound_ns)]
+        bounds = iter(self.forms.first_bounds_ns([config for box in fitting for config in box.configs]))
+        for box in fitting:
+            box.bounds_ns = [max(before, next(bounds)) for before in box.bounds_ns]
+            box.counts_exchanges = True
 
     def within_of(self, box: Box) -> OuterApproximation:
         """What bounds the box before there are any cuts of templates."""

@@ -153,7 +153,7 @@ def expert_flow(graph: Graph, parts: int) -> AxisRule:
     What hands tokens to experts, or takes them, may be split by sample or by expert.
     """
     samples, by_sample = sample_flow(graph, parts), following_samples(graph, parts)
-    by_expert, beside, held = _by_expert(graph, parts), beside_experts(graph), staying_with_experts(graph)
+    by_expert, beside, held = following_experts(graph, parts), beside_experts(graph), staying_with_experts(graph)
     products = products_of_experts(graph)
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
@@ -182,7 +182,7 @@ def _following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     return MappingProxyType(found)
 
 
-def _by_expert(graph: Graph, parts: int) -> dict[str, dict[str, Sbp]]:
+def following_experts(graph: Graph, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     """Op -> value -> its SBP along the axis where experts are split, and what is not beside them follows samples."""
     beside = beside_experts(graph)
     others = {name: sbps for name, sbps in _followed(graph, parts).items() if name not in beside}

@@ -81,6 +81,28 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
+def test_the_process_ends_after_what_was_registered_for_its_end() -> None:
+    done = run_python(
+        "import atexit, sys\n"
+        "from experiments.entry import leave\n"
+        "atexit.register(print, 'registered')\n"
+        "sys.stdout.write('in the buffer\\n')\n"
+        "leave(3)"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "in the buffer\nregistered\n", "")
+
+
+def test_ranks_of_mpi_end_as_its_library_wants() -> None:
+    done = run_python(
+        "import sys, types\n"
+        "from experiments.entry import leave\n"
+        "sys.modules['mpi4py.MPI'] = types.ModuleType('mpi4py.MPI')\n"
+        "try: leave(3)\n"
+        "except SystemExit as stop: print('left to the interpreter', stop.code)"
+    )
+    assert done.stdout == "left to the interpreter 3\n"
+
+
 def test_there_is_one_file_per_verb() -> None:
     files = {path.stem for path in (ROOT / "experiments" / "verbs").glob("*.py")} - {"__init__"}
     assert files == VERBS.keys() == CONTRACT.keys()

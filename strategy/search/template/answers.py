@@ -97,6 +97,11 @@ class Answer:
     proposed: Proposed | None
 
 
+WORK, TENSOR_WORK = 200, 10
+"""Millions of entries read for a template, and for one of a tensor axis: its bound is near after the first messages,
+and a choice that takes longer to find is nobody's layout."""
+
+
 @dataclass(slots=True)
 class Templates:
     """Templates of a short model, each built once."""
@@ -118,7 +123,8 @@ class Templates:
             template = self.of(name, question.budget)
         except InfeasibleError:
             return Answer(TemplateCut(name, Weighing.of(np.zeros(SIZE), 0, 0), None, None), None, None)
-        found = solve_template(name, template, question.weights, question.budget.at_most(question.most_s))
+        budget = question.budget.at_most(question.most_s).with_work(TENSOR_WORK if question.tensor_axis else WORK)
+        found = solve_template(name, template, question.weights, budget)
         if isinstance(found, TemplateCut):
             return Answer(found, None, None)
         if question.tensor_axis:

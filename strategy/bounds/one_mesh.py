@@ -1,0 +1,20 @@
+"""One mesh: the configuration of a single stage, with its data axis and without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
+
+
+def on_one_stage(config: PlanConfig) -> PlanConfig:
+    """The configuration with the same mesh and micro-batches, without a pipeline."""
+    return replace(config, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B, runs=(), stage_order=())
+
+
+def without_data_axis(config: PlanConfig) -> PlanConfig:
+    """The same with the samples of one data-parallel rank, or of those that share out experts, in two micro-batches."""
+    strides = (*config.strides[:1], *config.strides[1 + config.data_axis :])
+    once = on_one_stage(config)
+    return replace(once, dp=config.ep, num_micro_batches=2, zero_stage=0, zero_group=0, strides=strides)
