@@ -39,7 +39,8 @@ def certified(
     box_of = {config: box for box in boxes for config in box.configs}
     used: dict[TemplateCut, None] = {}
     found, illegal, proved = dict[int, tuple[PlanConfig, DualPrices]](), dict[int, TemplateCut](), bound_ns
-    for place in unsettled(forms, configs, low, bound_ns, layers=True):
+    asked = [place for place in low if not _is_settled(box_of[configs[place]], configs[place], bound_ns)]
+    for place in unsettled(forms, configs, asked, bound_ns, layers=True):
         config = configs[place]
         box = box_of[config]
         if box.nothing_legal is not None:
@@ -59,6 +60,12 @@ def certified(
         proved = min(proved, proved_of(forms, multipliers[place], every, config, bound_ns, ""))
     closed = {place: at[cut] for place, cut in illegal.items()}
     return BoundCertificate(pins, len(configs), layers, tuple(every), multipliers, closed), proved
+
+
+def _is_settled(box: Box, config: PlanConfig, bound_ns: int) -> bool:
+    """Whether closed forms alone have shown, when the box was looked at, that a configuration takes no less."""
+    is_closed = box.nothing_legal is None and box.prices_of(config) is None
+    return is_closed and box.bounds_ns[box.configs.index(config)] >= bound_ns
 
 
 def _numbered(prices: DualPrices, at: Mapping[TemplateCut, int]) -> Multipliers:

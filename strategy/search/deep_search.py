@@ -54,7 +54,8 @@ REFINING_SHARE = 0.75
 LAST_SHARE = 0.9
 """The same where there are plans: what is left then is for one more, and for the certificate."""
 FAR = 0.06
-"""What takes longer than a plan by more than this part, by the objective, is not simulated beside it."""
+"""What takes longer than a plan by more than this part, by the objective, is not simulated beside it; nor is anything
+that takes longer where there are groups left to refine, which may be faster."""
 ALIKE = 5e-3
 """By this part plans are told apart by simulation: of those that take hardly more, the one with the least objective."""
 ROOM = 0.08
@@ -107,15 +108,16 @@ def _searched(
             for more, near in ((late, NEAR), (all_refining, math.inf)):
                 refinement.go_on(more, near=near)
             first = partial(_first_plan, request, known, simulate, budget, plans, most_tries=FIRST_TRIES)
-            refinement.meanwhile(first, all_refining)
+            refinement.meanwhile(first, all_refining, _leading_s(request, known))
             refinement.go_on(all_refining)
             # One by one: an interruption leaves those that are made.
-            plans.extend(_plans(request, known, simulate, simulated - len(plans), budget))
+            far = FAR if known.complete else 0.0
+            plans.extend(_plans(request, known, simulate, simulated - len(plans), budget, far=far))
             for _ in range(MOST_RETURNS):  # what was thought to fit may not have
                 known.answer_ns = answer(plans).claims.objective_s * 1e9 if plans else 0.0
                 if (plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns) or last.is_over():
                     break
-                refinement.go_on(last)
+                refinement.go_on(last.at_most(budget.left_s() - _leading_s(request, known)))
                 plans.extend(_plans(request, known, simulate, 1, budget))
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):
@@ -172,18 +174,27 @@ def _first_plan(
 
 
 def _plans(
-    request: Request, known: SearchState, simulate: Simulate, most: int, budget: Budget, *, most_tries: float = math.inf
+    request: Request,
+    known: SearchState,
+    simulate: Simulate,
+    most: int,
+    budget: Budget,
+    *,
+    most_tries: float = math.inf,
+    far: float = FAR,
 ) -> Iterator[Plan]:
     """The plans of the leading proposals that fit, as many as there is time for.
+
+    None takes longer than a plan that there is by more than `far`, a part of it.
 
     The first is of a proposal that there is likely to be time for, if there is one; else of that which takes least.
     """
     count = tries = 0
     while count < most and tries < most_tries and not budget.is_over():
         tries += 1
-        left = [one for one in known.untried(request) if one.found.step_ns <= (1 + FAR) * known.planned_ns]
+        left = [one for one in known.untried(request) if one.found.step_ns <= (1 + far) * known.planned_ns]
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
-        if not left or (count and not in_time):
+        if not left or (math.isfinite(known.planned_ns) and not in_time):
             break
         chosen = _beside_each_other(request, known, in_time, min(AT_A_TIME, most - count))
         chosen = chosen or [min(left, key=lambda one: _planning_s(request, one))]
@@ -224,6 +235,11 @@ def _beside_each_other(
 def _planning_s(request: Request, one: LayoutProposal) -> float:
     """About how long the plan of a proposal takes."""
     return planning_s(one.deep_ops, one.found.config)
+
+
+def _leading_s(request: Request, known: SearchState) -> float:
+    """About how long the plan of the leading proposal takes, if there is one."""
+    return max((known.pace * _planning_s(request, one) for one in known.fitting(request)[:1]), default=0.0)
 
 
 def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Budget) -> Plan:

@@ -129,7 +129,7 @@ class MixedRefinement:
                     box.is_proposed = False
         self.run(near=near)
 
-    def meanwhile(self, work: Callable[[], None], budget: Budget) -> None:
+    def meanwhile(self, work: Callable[[], None], budget: Budget, about_s: float) -> None:
         """Do something else; nothing is done beside it."""
         self.budget = budget
         work()

@@ -75,8 +75,6 @@ ALONE_EFFORT = 3.0
 """So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
 MOST_RAISED = 12
 """So many boxes are bounded beside a question for what promises most, by what is known."""
-MEANWHILE = 12
-"""So many boxes are bounded beside other work."""
 ONE_SHARE, ONE_S = 0.25, 2.0
 """Share of the time until the first plan, and seconds at least, for a single template: it ends with a bound and a
 choice, not the best."""
@@ -195,12 +193,17 @@ class Refinement:
             elif not self.budget.is_over():
                 box.level, box.is_proposed = EXHAUSTED, True
 
-    def meanwhile(self, work: Callable[[], None], budget: Budget) -> None:
-        """Do something else, while other processes bound the layers of boxes of which only the least work is known."""
+    def meanwhile(self, work: Callable[[], None], budget: Budget, about_s: float) -> None:
+        """Do something else, while other processes bound the layers of boxes of which only the least work is known.
+
+        They are asked for about as much as takes so many seconds, as long as questions have taken so far.
+        """
         self.budget, most_ns = budget, self.most_ns
         questions: dict[object, tuple[Box, Question]] = {}
         for box in sorted(self.boxes, key=lambda box: box.bound_ns) if self.workers.others else ():
-            if box.level == 0 and self._has_axes(box) and box.bound_ns < most_ns and len(questions) < MEANWHILE:
+            if sum(question.effort for _, question in questions.values()) * self.workers.effort_s >= about_s:
+                break
+            if box.level == 0 and self._has_axes(box) and box.bound_ns < most_ns:
                 questions.setdefault(box.axes, (box, self._first_question(box)))
         asked = list(questions.values())
         outcomes = self.workers.meanwhile([question for _, question in asked], work)

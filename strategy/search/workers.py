@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -33,6 +34,8 @@ class Workers:
     others: list[tuple[BaseProcess, Connection]] = field(default_factory=list)
     builder: dict[object, int] = field(default_factory=dict)
     """Template -> who has built it: 0 is this process."""
+    effort_s: float = 0.1
+    """Seconds that a question has taken lately, by the measure of `Question.effort`."""
 
     def __enter__(self) -> Workers:
         for _ in range(self.beside):
@@ -82,10 +85,12 @@ class Workers:
         questions = [*first, *others]
         asked += [(i + len(first), who) for i, who in to_whom if who and self._ask(who, others[i])]
         found: list[Outcome | None] = [None] * len(questions)
-        sent = {i for i, _ in asked}
-        for i, question in enumerate(questions):
-            if i not in sent:
-                found[i] = _outcome(self.templates, question)
+        sent, begin = {i for i, _ in asked}, time.monotonic()
+        own = [i for i in range(len(questions)) if i not in sent]
+        for i in own:
+            found[i] = _outcome(self.templates, questions[i])
+        if own:
+            self.effort_s = (time.monotonic() - begin) / sum(questions[i].effort for i in own)
         for i, who in asked:
             found[i] = self._receive(who)
         return [outcome or _outcome(self.templates, questions[i]) for i, outcome in enumerate(found)]
