@@ -58,6 +58,7 @@ def test_mail_that_nobody_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_no_random_program_hangs() -> None:
     outcome = hangs.run(50, seed=500_000)
     assert outcome.failures == []
