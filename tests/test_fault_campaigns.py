@@ -66,7 +66,7 @@ def test_no_random_program_hangs() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_broken_rank_ends_its_job_in_time_and_is_named() -> None:
     """Each way of breaking once; here other tests keep the cores busy, so that only limits of ten seconds are held."""
     outcome = faults.run(4, seed=1)

@@ -18,6 +18,7 @@ LATER = replace(FIRST, loss=2.5)
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_a_job_trains_and_saves_until_it_is_ended(tmp_path: Path) -> None:
     windows = list(soak(tmp_path, "mixed", windows=2, seconds=6.0))
     assert all(one.steps > 1 and one.step_time_s > 0 for one in windows)

@@ -61,6 +61,7 @@ def test_pairs_are_drawn_by_seed_and_cover_what_they_should() -> None:
         assert one.config.zero_stage == one.request.pins.zero_stage
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_another_stands_in_for_a_pair_without_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strategy.search.search.tightest", lambda *_: (None, False))  # which takes all of the time

@@ -28,8 +28,8 @@ Cells = dict[str, str]
 Change = Callable[[Cells, Job], Cells | None]
 """A row and its job -> the row with one thing changed, or None where that has no sense."""
 
-DRAWN = 450
-OF_A_FAMILY = 60
+DRAWN = 900
+OF_A_FAMILY = 90
 """Rows of one family, at most: 720 of one would be most of what is drawn."""
 CASES, FAMILIES = 40, 3
 """Pairs, and families that they are from, at least."""

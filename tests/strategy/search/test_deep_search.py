@@ -76,6 +76,7 @@ def test_the_answer_is_a_legal_plan_and_says_so(answer: SearchResult) -> None:
     assert all(time_s >= claims.step_time_s for _, time_s in answer.runners_up)
 
 
+@pytest.mark.long
 def test_same_question_same_bytes(answer: SearchResult) -> None:
     again = found_with(asked(pins=ANSWERED))
     assert plan_text(again.plan) == plan_text(answer.plan)
@@ -280,7 +281,7 @@ def test_parameters_are_gathered_inside_of_nodes_where_links_between_them_are_sl
             *((EXPERTS, True, 0), (DEEP, False, 1), (LLAMA, False, 1), (EXPERTS, False, 1), (HEAVY, False, 1)),
             *((DEEP, True, 1), (EXPERTS, True, 1)),
         ],
-        1,
+        10,
     ),
 )
 def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: int) -> None:

@@ -44,9 +44,8 @@ def waste(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 
 
 def test_what_exceeds_the_limit_is_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = replace(MODEL, layers=1)
-    first = solved(request(2, TRAINING, model=model))
-    asked = request(2, TRAINING, limit=max(first.peaks), model=model)
+    first = solved(request(2, TRAINING))
+    asked = request(2, TRAINING, limit=max(first.peaks))
     placed = max(fitted_plan(asked, first, no_simulation).claims.peak_memory_bytes)
     waste(monkeypatch, asked.memory_limit_bytes - placed + 64)
     with pytest.raises(InfeasibleError, match="does not fit"):
