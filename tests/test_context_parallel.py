@@ -145,6 +145,7 @@ GPT = GptConfig(layers=2, width=16, heads=4, sequence=5, vocabulary=16)
 
 
 @cache
+@cache
 def plan_of(model: Model, *, micro_batches: int = 1, context: str = "ring", **degrees: int) -> Plan:
     """The best plan in which positions are split by hand."""
     training = in_float64(Training(global_batch=micro_batches * degrees.get("dp", 1), num_micro_batches=micro_batches))

@@ -58,6 +58,7 @@ def test_mail_that_nobody_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_no_random_program_hangs() -> None:
     outcome = hangs.run(50, seed=500_000)
     assert outcome.failures == []
@@ -65,7 +66,7 @@ def test_no_random_program_hangs() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_broken_rank_ends_its_job_in_time_and_is_named() -> None:
     """Each way of breaking once; here other tests keep the cores busy, so that only limits of ten seconds are held."""
     outcome = faults.run(4, seed=1)

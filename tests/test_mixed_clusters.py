@@ -114,7 +114,8 @@ def test_stages_are_of_one_type_and_groups_stay_together() -> None:
 MOST_EVEN = 1
 
 
-@pytest.mark.parametrize("cases", long_but([1, 3], 0))
+@pytest.mark.long
+@pytest.mark.parametrize("cases", [1, 3])
 @exchange_left_alone()
 def test_no_cut_and_no_order_is_better(cases: int) -> None:
     """Every cut in every order, each solved on its own."""
@@ -280,7 +281,7 @@ def test_unlike_layers_are_dealt_out_by_speed() -> None:
     assert verify(found.plan) == []
 
 
-@pytest.mark.parametrize("schedule", long_but([Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZBV], 0, 2))
+@pytest.mark.parametrize("schedule", long_but([Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZBV], 0))
 def test_any_runs_in_any_order_are_verified(schedule: Schedule) -> None:
     """With ranks that stand for others, too."""
     asked = mixed_request(GPT, 80, mixed(1.0, 2.0, nodes=5, per_node=4), Pins())

@@ -12,13 +12,13 @@ import pytest
 from tests.campaigns.soak import EVERY, MOST_GROWTH_BYTES, Window, compared, soak
 from tests.mpi.jobs import Job
 from tests.mpi.plans import MODEL, small_plan, write_small_plan
-from tests.support.long_parameters import long_but
 
 FIRST = Window(100, 1.0e-3, 3.0, {1: 10**8, 2: 10**8}, 200, 0.01)
 LATER = replace(FIRST, loss=2.5)
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_a_job_trains_and_saves_until_it_is_ended(tmp_path: Path) -> None:
     windows = list(soak(tmp_path, "mixed", windows=2, seconds=6.0))
     assert all(one.steps > 1 and one.step_time_s > 0 for one in windows)
@@ -30,7 +30,8 @@ def test_a_job_trains_and_saves_until_it_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("layout", long_but(["mixed", "tensor", "stages", "grid", "ring", "shared", "groups"], 0))
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["mixed", "tensor", "stages", "grid", "ring", "shared", "groups"])
 def test_a_step_leaves_nothing_to_the_garbage_collector(tmp_path: Path, layout: str) -> None:
     """It looks seldom, so that memory would grow until then: a collector that has nothing to do may be as lazy."""
     plan, ranks = write_small_plan(tmp_path, layout), small_plan(layout).ranks

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
+from strategy.base.interruption import put_off
 from strategy.ilp.problem import FORBIDDEN, Problem, evaluate
 
 # CP-SAT is given this long at least.
 LEAST_TIME_S = 0.01
+ASK_AGAIN_S = 0.05
+"""Between two requests to stop."""
 
 
 class PeakLimitError(OutOfTimeError):
@@ -111,12 +114,16 @@ def _interruptible(solver: Any, model: Any) -> Any:
     CP-SAT's own handler would swallow the signal, and leave none behind: the next one would kill the process.
     """
     solver.parameters.catch_sigint_signal = False
+    jobs = []
     with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(solver.solve, model)
         try:
-            return job.result()
+            with put_off():  # until there is something to stop
+                jobs.append(pool.submit(solver.solve, model))
+            return jobs[0].result()
         except BaseException:
-            solver.stop_search()
+            while not all(job.done() for job in jobs):  # asked before CP-SAT has begun, it goes on all the same
+                solver.stop_search()
+                wait(jobs, timeout=ASK_AGAIN_S)
             raise
 
 

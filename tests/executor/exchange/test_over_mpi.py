@@ -187,6 +187,7 @@ def test_who_shuts_down_while_others_wait_is_named(ranks: int) -> None:
     assert "join()" in error
 
 
+@pytest.mark.long
 def test_random_orders_of_arrival_end_and_leave_the_same_bits() -> None:
     """A part of `python -m tests.campaigns exchange --cases 500`."""
     outcome = exchange.run(40, seed=7)

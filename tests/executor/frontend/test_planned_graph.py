@@ -160,7 +160,8 @@ def test_what_a_plan_leaves_is_a_state_like_any_other() -> None:
         np.testing.assert_allclose(found, alone(), rtol=2e-5)
 
 
-@pytest.mark.parametrize("cluster", long_but([machine(2), find_cluster("dgx-a100:2")], 0), ids=["few", "many"])
+@pytest.mark.long
+@pytest.mark.parametrize("cluster", [machine(2), find_cluster("dgx-a100:2")], ids=["few", "many"])
 def test_a_recorded_preset_is_searched_like_the_preset(cluster: Cluster) -> None:
     """Few devices and many: the same configuration, objective and bound."""
     model = find_model("gpt-tiny")

@@ -165,6 +165,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert saved_steps(tmp_path / "saved") == ["6", "7"]
 
 
+@pytest.mark.long
 def test_a_folder_of_checkpoints_has_one_training_at_a_time(tmp_path: Path) -> None:
     """The second is refused and harms nothing; the lock of one that was killed is no lock."""
     plan = write_small_plan(tmp_path, "mixed")

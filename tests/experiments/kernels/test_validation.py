@@ -47,6 +47,7 @@ def test_a_withheld_device_is_met_from_its_sheet(found: KernelValidation) -> Non
     assert max(one.of_sheet for one in found.errors if one.of_sheet is not None) <= 0.3
 
 
+@pytest.mark.long
 def test_the_command_fits_the_shipped_constants_and_prints_what_it_found(
     found: KernelValidation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

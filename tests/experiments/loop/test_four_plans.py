@@ -86,10 +86,11 @@ def test_four_ranks_learn_what_one_learns(model: str, tmp_path: Path) -> None:
     for name, plan, found in zip(CASES[model], plans, trained_by(tmp_path, plans, STEPS), strict=True):
         assert losses_of(found) == pytest.approx(wanted, rel=1e-9), name
         assert found[-1]["register_bytes"] == list(plan.claims.peak_memory_bytes), name
+        assert plan.config == config_of(TRAINING, **WAYS[name].config)
 
 
 @pytest.mark.parametrize("model", CASES)
 def test_the_plans_differ_in_all_that_a_plan_decides(model: str) -> None:
-    configs = [plan_of(model, name).config for name in CASES[model]]
+    configs = [config_of(TRAINING, **WAYS[name].config) for name in CASES[model]]
     for differs in ("dp", "tp", "pp", "schedule", "recompute", "offload", "zero_stage", "tiles"):
         assert len({getattr(config, differs) for config in configs}) > 1, differs

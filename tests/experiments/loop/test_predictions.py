@@ -124,6 +124,7 @@ def scored_by(
     return found, machine
 
 
+@pytest.mark.long
 def test_what_is_predicted_of_a_round_is_stored_before_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And by the odd rounds alone: that even ones are slower is an error, all of it."""
     (tmp_path / "alike").mkdir()

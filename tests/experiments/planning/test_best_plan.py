@@ -11,12 +11,12 @@ from strategy.base.errors import OutOfTimeError
 from strategy.cost.cost import CostModel
 from strategy.passes.training import Training
 from strategy.search.search import search
-from strategy.space.request import Request
+from strategy.space.request import Pins, Request
 from tests.support.small_plans import MODEL, cluster, exchange_left_alone
 
 
 def request() -> Request:
-    return Request("small", MODEL, Training(4), CostModel(cluster(2), {}), 2**40)
+    return Request("small", MODEL, Training(4), CostModel(cluster(2), {}), 2**40, Pins(dp=2))
 
 
 @exchange_left_alone()

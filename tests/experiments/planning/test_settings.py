@@ -100,7 +100,7 @@ def test_a_training_in_fp16_says_which_steps_it_skipped(
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_model_without_tokens_is_searched_trained_and_resumed(
     command: Command, sbplan: Sbplan, mpiexec: str, tmp_path: Path
 ) -> None:

@@ -127,6 +127,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     return found
 
 
+@pytest.mark.long
 def test_every_figure_is_drawn_from_the_store_with_the_ids_of_its_runs(
     command: Command, store: RunStore, tmp_path: Path
 ) -> None:

@@ -116,12 +116,11 @@ def test_learned_positions_are_counted_and_train_on_ranks_as_on_one_device() -> 
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
-@pytest.mark.parametrize("names", long_but([(FEW[1:],), (FAMILIES,)], 0), ids=["few", "all"])
-def test_they_train_under_mpiexec_and_random_layouts_as_on_one_device(names: list[str]) -> None:
+@pytest.mark.long
+def test_they_train_under_mpiexec_and_random_layouts_as_on_one_device() -> None:
     plans = {
         number: random_plan(request(2, TRAINING, model=family(name)), config_of(TRAINING, tp=2), random.Random(name))
-        for number, name in enumerate(names)
+        for number, name in enumerate(FAMILIES)
     }
     assert check_under_mpi(2, plans, steps=STEPS) == {number: [] for number in plans}
 

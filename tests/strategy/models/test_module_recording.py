@@ -86,12 +86,11 @@ def test_a_program_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.slow
-@pytest.mark.parametrize("names", long_but([(PROGRAMS[1:2],), (PROGRAMS,)], 0), ids=["one", "all"])
-def test_programs_train_under_mpiexec_and_random_layouts_as_on_one_device(names: tuple[str, ...]) -> None:
+@pytest.mark.long
+def test_programs_train_under_mpiexec_and_random_layouts_as_on_one_device() -> None:
     plans = {
         number: random_plan(request(2, TRAINING, model=program(name)), config_of(TRAINING, tp=2), random.Random(name))
-        for number, name in enumerate(names)
+        for number, name in enumerate(PROGRAMS)
     }
     assert check_under_mpi(2, plans, steps=STEPS) == {number: [] for number in plans}
 

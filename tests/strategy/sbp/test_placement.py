@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from strategy.base.errors import InputError
-from strategy.sbp.placement import Placement, Space
+from strategy.sbp.placement import Placement, Space, read_space
 from strategy.sbp.tensor import Shape
 
 MESHES: tuple[Shape, ...] = ((1,), (4,), (2, 3), (3, 1, 2), (2, 2, 2))
@@ -66,3 +66,7 @@ def test_a_placement_is_written_as_its_devices_and_where_they_are() -> None:
     placement = Placement((0, 1), (2,), ("a",))
     assert str(placement) == "[0, 1]"
     assert str(replace(placement, space=Space.HOST)) == "[0, 1] (hosts)"
+
+
+def test_an_op_reads_the_memory_of_its_device_unless_it_brings_a_tensor_there() -> None:
+    assert [read_space(kind) for kind in ("to_device", "to_host", "add")] == [Space.HOST, Space.DEVICE, Space.DEVICE]

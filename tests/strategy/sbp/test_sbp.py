@@ -32,11 +32,13 @@ from strategy.sbp.sbp import (
     local_box,
     local_boxes,
     local_shape,
+    may_be_partial,
     owners,
     parse_nd,
     parse_sbp,
+    reductions,
 )
-from strategy.sbp.tensor import Shape, box_shape
+from strategy.sbp.tensor import DType, Shape, TensorSpec, box_shape
 from tests.support.oracle import scatter
 
 SBPS = st.one_of(
@@ -256,3 +258,23 @@ def test_a_negative_owner_is_refused() -> None:
 def test_owners_are_named_each_once() -> None:
     assert owners((Owner(1), B, Owner(1), Split(0))) == {Owner(1)}
     assert owners((B, Split(0))) == frozenset()
+
+
+def test_a_list_among_sbps_is_named() -> None:
+    with pytest.raises(SbpError, match=r"got .*\['B'\]"):
+        parse_nd(["B", ["B"]])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "allowed"),
+    [(DType.FLOAT32, set(Reduce)), (DType.INT32, {Reduce.MIN, Reduce.MAX}), (DType.FLOAT8_E4M3, set())],
+    ids=str,
+)
+def test_codes_are_whole_and_sums_are_of_floats(dtype: DType, allowed: set[Reduce]) -> None:
+    assert {reduce for reduce in Reduce if may_be_partial(TensorSpec((4,), dtype), reduce)} == allowed
+
+
+def test_reductions_are_those_of_the_terms() -> None:
+    assert reductions((P, Split(0), Partial(Reduce.MAX))) == {Reduce.SUM, Reduce.MAX}
+    assert reductions((B, Split(0))) == set()
+    assert len({hash(Partial(reduce)) for reduce in Reduce}) == len(Reduce)

@@ -59,3 +59,19 @@ def test_rows_are_those_of_a_ragged_tensor_alone() -> None:
     assert TensorSpec((3, 4, 5), ragged=ragged).rows == ragged
     with pytest.raises(InternalError, match=r"float32\(3, 4\) is not ragged"):
         _ = TensorSpec((3, 4)).rows
+
+
+def test_a_packed_entry_is_several_elements() -> None:
+    assert TensorSpec((3, 4), DType.FLOAT4_E2M1_X2).elements == (3, 8)
+    assert TensorSpec((3, 4)).elements == (3, 4)
+
+
+def test_of_a_ragged_tensor_as_many_rows_are_priced_and_sent_as_are_expected() -> None:
+    """One expert of two for each of four tokens, the busiest with half as many rows again."""
+    even = TensorSpec((2, 4, 5), ragged=Ragged(1, (2, 4)))
+    busiest = TensorSpec((2, 4, 5), ragged=Ragged(1, (2, 4), imbalance=1.5))
+    assert even.expected == TensorSpec((even.expected_rows, 5))
+    assert TensorSpec((3, 4)).expected == TensorSpec((3, 4))
+    assert even.sent_nbytes(40) == 4 * even.row_nbytes
+    assert busiest.sent_nbytes(40) == 6 * even.row_nbytes
+    assert TensorSpec((3, 4)).sent_nbytes(6) == 6 * 4

@@ -10,6 +10,7 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.bounds.candidate_replay import replay_candidates
 from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.layout.config import Offload, Recompute
+from strategy.layout.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.sbp.sbp import Split
 from strategy.search.candidate.candidate_solve import examine
@@ -40,7 +41,7 @@ def test_without_proofs_the_bound_is_that_of_closed_forms(asked: Request) -> Non
 
 def test_what_one_candidate_lacks_all_lack(asked: Request) -> None:
     """Each but one has a proof; the bound is what closed forms say of that one, or another's if that is less."""
-    asked = replace(asked, pins=replace(asked.pins, micro_batch=1))
+    asked = replace(asked, pins=replace(asked.pins, micro_batch=1, schedule=Schedule.ONE_F_ONE_B))
     proofs, configs = CandidateProofs(), list(candidates_of(asked))
     dearest = max(configs, key=lambda config: quick_bound_ns(asked, config))
     for config in configs:

@@ -76,6 +76,7 @@ def test_the_answer_is_a_legal_plan_and_says_so(answer: SearchResult) -> None:
     assert all(time_s >= claims.step_time_s for _, time_s in answer.runners_up)
 
 
+@pytest.mark.long
 def test_same_question_same_bytes(answer: SearchResult) -> None:
     again = found_with(asked(pins=ANSWERED))
     assert plan_text(again.plan) == plan_text(answer.plan)
@@ -152,7 +153,7 @@ def test_interrupted_it_ends_with_the_best_so_far() -> None:
         if told[-1] is not None:
             raise KeyboardInterrupt
 
-    request = asked(pins=Pins(num_micro_batches=4))
+    request = asked(pins=replace(ANSWERED, recompute=None))
     found = search(request, simulate=simulated, budget=Budget.of(600), watch=stop)
     assert found.interrupted
     assert found.status == "limit"
@@ -161,7 +162,7 @@ def test_interrupted_it_ends_with_the_best_so_far() -> None:
         search(request, simulate=simulated, budget=Budget.of(600), watch=lambda *_: stop(1))
 
 
-@pytest.mark.parametrize("work", ["certified", "with_exchange"])
+@pytest.mark.parametrize("work", long_but(["certified", "with_exchange"], 1))
 def test_a_signal_after_refining_leaves_the_answer(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = refinement_module if work == "certified" else search_module
     do, raised = getattr(module, work), list[bool]()
@@ -173,13 +174,14 @@ def test_a_signal_after_refining_leaves_the_answer(work: str, monkeypatch: pytes
         return do(*args)
 
     monkeypatch.setattr(module, work, interrupted)
-    found = found_with(asked(pins=Pins(dp=4, tp=1, pp=4, micro_batch=1, recompute=Recompute.NONE)))
+    found = found_with(asked(pins=replace(ANSWERED, dp=4, micro_batch=1, num_micro_batches=None, zero_stage=0)))
     assert (found.interrupted, raised) == (True, [True])
     assert verify(found.plan) == []
     assert replayed_bound(found.plan) is not None
 
 
-@pytest.mark.parametrize("after", long_but([1, 3], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("after", [1, 3])
 def test_a_signal_amid_a_table_leaves_nothing_half_known(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes between an empty table of conversions and its prices: later on the table is whole, or not there."""
     seen = {"best": False, "tables": 0, "raised": False}
@@ -223,6 +225,7 @@ HEAVY = GptConfig(layers=8, width=2048, heads=16, sequence=1024, vocabulary=2**1
 """With a head that takes longer than several layers."""
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_the_stage_of_the_head_has_fewer_layers() -> None:
     pins = Pins(dp=4, tp=1, pp=4, micro_batch=1, schedule=Schedule.ONE_F_ONE_B)
@@ -253,6 +256,7 @@ def test_the_order_of_the_axes_turns_with_the_links() -> None:
     assert replayed_bound(other) is not None
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_parameters_are_gathered_inside_of_nodes_where_links_between_them_are_slow() -> None:
     """Rather than among all ranks, if none has to; and the bound is replayed."""
@@ -277,7 +281,7 @@ def test_parameters_are_gathered_inside_of_nodes_where_links_between_them_are_sl
             *((EXPERTS, True, 0), (DEEP, False, 1), (LLAMA, False, 1), (EXPERTS, False, 1), (HEAVY, False, 1)),
             *((DEEP, True, 1), (EXPERTS, True, 1)),
         ],
-        *(1, 10),
+        10,
     ),
 )
 def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: int) -> None:

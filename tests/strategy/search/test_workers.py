@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import cache
 
 import numpy as np
 import pytest
@@ -84,6 +85,7 @@ def test_others_answer_while_something_else_is_done() -> None:
     assert len(done) == 2
 
 
+@cache
 def templates_answer() -> list[Answer]:
     here = templates()
     return [here.answer(one) for one in ASKED]

@@ -16,7 +16,7 @@ from tests.experiments.bench.baselines.conftest import limited
 from tests.support.long_parameters import long_but
 
 
-@pytest.mark.parametrize("name", long_but(JOINT_BASELINES, 0, 1))
+@pytest.mark.parametrize("name", long_but(JOINT_BASELINES, 1))
 def test_answers_fit(ample: LayerPricing, name: str) -> None:
     ample.begin(60.0)
     free = JOINT_BASELINES[name](ample)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from strategy.base.budget import Budget
 from strategy.base.interruption import raised_again
 from strategy.base.status import Status
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
-from strategy.ilp.solve import brute_force, smallest_limit, solve
+from strategy.ilp.solve import brute_force, memory_feasibility, smallest_limit, solve
 from strategy.ilp.solve.brute_force import brute_force_peak
 from strategy.ilp.solve.memory_feasibility import find_legal, least_peak
 from tests.strategy.ilp.problems import random_problem
@@ -64,6 +65,32 @@ def test_a_look_at_memory_can_be_interrupted_and_leaves_signals_alone() -> None:
     assert time.monotonic() - start < 20.0
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+class _LateSolver:
+    """Is asked to stop before it has begun, and hears only what is said afterwards."""
+
+    def __init__(self) -> None:
+        self.parameters = SimpleNamespace()
+        self.asked, self.begun, self.stopped = threading.Event(), threading.Event(), threading.Event()
+
+    def solve(self, model: object) -> bool:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert self.asked.wait(20.0)
+        self.begun.set()
+        return self.stopped.wait(20.0)
+
+    def stop_search(self) -> None:
+        self.asked.set()
+        if self.begun.is_set():
+            self.stopped.set()
+
+
+def test_an_interruption_before_the_search_begins_ends_it_too() -> None:
+    solver = _LateSolver()
+    with raised_again(), pytest.raises(KeyboardInterrupt):
+        memory_feasibility._interruptible(solver, None)
+    assert solver.stopped.is_set()
 
 
 def test_the_choice_of_the_smallest_peak_comes_with_its_proof() -> None:

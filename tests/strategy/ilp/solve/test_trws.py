@@ -15,6 +15,9 @@ from strategy.ilp.solve.packed_arrays import lifetime_rank
 from strategy.ilp.solve.relaxation import pack_core, relax
 from strategy.ilp.solve.trws import price_memory, trws_sweep, zero_messages
 
+sweep = trws_sweep.interpreted
+"""The loop for arguments from Python would be compiled for these few nodes alone."""
+
 
 def swept(problem: Problem, sweeps: int) -> tuple[list[float], list[int]]:
     """The bounds of backward sweeps, and the last choice decoded."""
@@ -23,8 +26,8 @@ def swept(problem: Problem, sweeps: int) -> tuple[list[float], list[int]]:
     messages, picks = zero_messages(arrays), np.zeros(len(problem.nodes), np.int64)
     bounds = []
     for _ in range(sweeps):
-        trws_sweep(arrays, arrays.cost, messages, True, picks)
-        bounds.append(trws_sweep(arrays, arrays.cost, messages, False, picks) + core.constant)
+        sweep(arrays, arrays.cost, messages, True, picks)
+        bounds.append(sweep(arrays, arrays.cost, messages, False, picks) + core.constant)
     return bounds, picks.tolist()
 
 
@@ -71,8 +74,8 @@ def test_messages_through_joins_are_exact_where_they_are_a_tree() -> None:
     relaxed = relax(core, lifetime_rank(problem)).relaxed
     messages, picks = zero_messages(relaxed.arrays), np.zeros(3, np.int64)
     for _ in range(5):
-        trws_sweep(relaxed.arrays, relaxed.arrays.cost, messages, True, picks)
-        bound = trws_sweep(relaxed.arrays, relaxed.arrays.cost, messages, False, picks) + core.constant
+        sweep(relaxed.arrays, relaxed.arrays.cost, messages, True, picks)
+        bound = sweep(relaxed.arrays, relaxed.arrays.cost, messages, False, picks) + core.constant
     oracle = brute_force(problem)
     assert oracle is not None
     assert relaxed.arrays.joins.table_at.size == 1

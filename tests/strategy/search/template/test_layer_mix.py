@@ -128,11 +128,11 @@ def test_a_mix_is_priced_as_the_deep_model_is(configs: list[PlanConfig], least: 
 def test_no_mix_takes_less_than_the_bound_of_mixes() -> None:
     """Where its share is the same on all stages, in no more memory than its parts' mean holds by the program's rows."""
     asked, pairs = request(4, TRAINING, model=GPT, backend="cuda"), 0
-    for config in CONFIGS:
+    for config in (one for one in CONFIGS if one.virtual_stages == 1):
         found, within = ways(asked, config)
         count = most_between(config, GPT.layers)
         for (one, first), (other, second) in itertools.permutations(found, 2):
-            if one.seam != other.seam or one.signatures == other.signatures or config.virtual_stages > 1:
+            if one.seam != other.seam or one.signatures == other.signatures:
                 continue
             pairs += 1
             each = (one.parts.first, one.parts.middle, other.parts.middle, one.parts.last)
