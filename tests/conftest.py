@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Ranks and test workers share the cores: BLAS threads that spin on a shared core cost 5-10 times their use.
@@ -17,6 +18,10 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 # Hundreds of processes are started: each would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# How long an example takes says something of the machine alone, which may be busy.
+hypothesis.settings.register_profile("sbplan", deadline=None)
+hypothesis.settings.load_profile("sbplan")
 
 # Graphs and programs are made of many objects that are no garbage; the command looks through them seldom, too.
 gc.set_threshold(100_000, *gc.get_threshold()[1:])

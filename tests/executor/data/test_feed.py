@@ -49,7 +49,7 @@ def loader(micro_batches: int) -> BatchLoader:
     return BatchLoader(batch, shapes, corpus(256), seed=3, num_micro_batches=micro_batches)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.integers(1, 4),
     st.integers(1, 3),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.op_validation.signatures import try_listed
@@ -94,7 +94,6 @@ SIZES = st.lists(st.integers(0, 3000), max_size=3).map(tuple)
 DECLARED = st.dictionaries(st.integers(0, 20), st.builds(ScratchSizes, SIZES, SIZES), max_size=8)
 
 
-@settings(deadline=None)
 @given(DECLARED, st.integers(1, 3))
 def test_what_lives_together_lies_apart(declared: dict[int, ScratchSizes], streams: int) -> None:
     """What is kept lies apart from all; what is begun anew shares one place with that of its stream alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategy.base.errors import InputError
@@ -127,19 +127,16 @@ def test_units_of_another_quantity_are_refused() -> None:
                 parse(f"5 {unit}")
 
 
-@settings(deadline=None)
 @given(st.floats(8, 1e3), st.sampled_from(sorted(BANDWIDTH_UNITS)))
 def test_figures_scale_with_their_unit(figure: float, unit: str) -> None:
     assert parse_bandwidth(f"{figure!r} {unit}") == pytest.approx(figure * parse_bandwidth(f"8 {unit}") / 8)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 2**50))
 def test_printed_sizes_read_back_nearly(nbytes: int) -> None:
     assert parse_bytes(format_bytes(nbytes)) == pytest.approx(nbytes, rel=0.01)
 
 
-@settings(deadline=None)
 @given(st.floats(1e-9, 1e5))
 def test_printed_times_read_back_nearly(seconds: float) -> None:
     assert parse_seconds(format_seconds(seconds)) == pytest.approx(seconds, rel=0.01, abs=0.5e-9)

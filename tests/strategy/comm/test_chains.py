@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategy.base.errors import SbpError
@@ -166,7 +166,6 @@ def test_tables_know_maxima_only_where_they_are_asked_for() -> None:
         boxing.seconds(TensorSpec((6, 6), DType.INT32), (P, B), (B, B))
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_chains_hold_on_random_meshes_and_shapes(data: st.DataObject) -> None:
     mesh = tuple(data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))

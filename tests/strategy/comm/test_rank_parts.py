@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategy.base.errors import SbpError
@@ -90,7 +90,6 @@ def test_partial_tensors_do_not_travel() -> None:
             transfer_task(TensorSpec((4,)), source, mesh_of((2,)), target, mesh_of((2,), first=2))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
 def test_meeting_ranks_are_the_connected_components(pairs: list[tuple[int, int]]) -> None:
     reach = {rank: {rank} for pair in pairs for rank in pair}

@@ -49,7 +49,7 @@ def product(kind: str, half: str, shape: tuple[int, int, int, int]) -> Features:
     return Features(kind, 2 * int(np.prod(shape)), 0, half=half, product=shape)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     where=st.sampled_from(GPUS), kind=st.sampled_from(PRODUCTS), half=st.sampled_from(HALVES),
     shape=st.tuples(DIMS, DIMS, DIMS, st.integers(1, 64)), ways=st.tuples(PARTS, PARTS, PARTS, PARTS),
@@ -70,7 +70,7 @@ def test_no_part_of_a_product_costs_less_than_the_least(
     assert looked_up == pytest.approx(seconds, rel=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     where=st.sampled_from(GPUS), half=st.sampled_from(HALVES), gradient=st.booleans(), every=st.booleans(),
     shape=st.tuples(

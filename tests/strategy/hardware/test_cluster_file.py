@@ -307,7 +307,6 @@ POSITIVE = st.floats(1.0, 1e18, allow_nan=False)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
-@settings(deadline=None)
 @given(
     cluster=st.builds(
         Cluster,
@@ -473,7 +472,7 @@ def test_what_every_node_has_follows_from_the_groups(read: Reader) -> None:
         dataclasses.replace(cluster, nodes=6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     groups=st.lists(
         st.builds(

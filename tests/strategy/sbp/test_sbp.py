@@ -9,7 +9,7 @@ import string
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategy.base.errors import SbpError
@@ -49,7 +49,6 @@ SBPS = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(SBPS, max_size=4))
 def test_texts_read_back(sbps: list[Sbp]) -> None:
     nd = tuple(sbps)
@@ -199,7 +198,6 @@ def test_legality_is_no_empty_piece() -> None:
     assert verdicts == {True, False}
 
 
-@settings(deadline=None)
 @given(st.integers(-50, 50), st.integers(0, 200), st.integers(1, 40))
 def test_balanced_splits(begin: int, length: int, parts: int) -> None:
     pieces = balanced_split(begin, begin + length, parts)

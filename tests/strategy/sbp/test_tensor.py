@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategy.base.errors import InputError, InternalError
@@ -30,7 +30,6 @@ def test_empty_dims_are_refused(shape: tuple[int, ...]) -> None:
         TensorSpec(shape)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(SPANS, SPANS), max_size=3))
 def test_intersection_is_that_of_the_cells(pairs: list[tuple[tuple[int, int], tuple[int, int]]]) -> None:
     one: Box = tuple(a for a, _ in pairs)

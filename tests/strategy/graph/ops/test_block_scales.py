@@ -121,7 +121,7 @@ def test_what_is_too_small_for_a_scale_has_codes_of_zero(scaling: Scaling, expon
 
 
 @pytest.mark.parametrize("scaling", RECIPES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**32))
 @example(seed=80)  # a block whose scale would be less than the least float32
 def test_codes_and_scales_are_those_of_exact_fractions(scaling: Scaling, seed: int) -> None:
@@ -134,7 +134,7 @@ def test_codes_and_scales_are_those_of_exact_fractions(scaling: Scaling, seed: i
 
 
 @pytest.mark.parametrize("scaling", RECIPES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), shift=st.integers(-20, 20))
 def test_what_codes_stand_for_is_off_by_half_a_step_at_most(scaling: Scaling, seed: int, shift: int) -> None:
     """Of a block's largest magnitude; where scales are rounded, one rounding more."""
