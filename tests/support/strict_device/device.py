@@ -34,8 +34,6 @@ _WITH_STEP = 4
 """Inputs of an update that is told which step it is."""
 _NEVER_COUNT = ("sgd", "adagrad")
 _BY_NUMBER = ("dropout", "add_dropped", "learning_rate")
-WARM_STEPS = 2
-"""First steps, in which memory may still be allocated."""
 
 
 @dataclass(eq=False)
@@ -66,6 +64,7 @@ class StrictDevice:
         """Updates of every launch of some."""
         self._updates: list[tuple[Callable[[], object], Sequence[Piece], Sequence[Piece]]] = []
         self.steady = False
+        """From the first act on: what is allocated, freed or loaded then makes a real device stand still."""
         self._acts: list[tuple[int, int]] = []
         self._captured: Graph | None = None
         self._fresh = False
@@ -98,7 +97,7 @@ class StrictDevice:
             return
         self._acts.append((actor, number))
         self._loads = isinstance(self._worker.program.actors[actor].task, LoadTask)
-        self.steady = number >= WARM_STEPS * self._worker.program.actors[actor].acts_per_step
+        self.steady = True
 
     def rest(self) -> None:
         """The worker is not running."""
