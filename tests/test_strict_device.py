@@ -14,20 +14,25 @@ from executor.runtime.transport.loopback import LoopbackHub
 from strategy.base.errors import RankFault
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import Call, Workspace
+from strategy.passes.mixed_precision import Precision
 from strategy.program.event_waits import ActWaits, StepWaits
 from strategy.program.program import ActKind, BoxingTask, OpTask
 from strategy.sbp.sbp import Reduce
-from tests.campaigns.gpu_order import STEPS, check, numbers_off
+from tests.campaigns.gpu_order import STEPS, bits_off, case_of, check, numbers_off
 from tests.support.long_parameters import long_but
 from tests.support.random_plans import random_plan_case
 from tests.support.strict_device.device import StrictDevice, StrictKernels
-from tests.support.strict_device.order import HOST, OrderFault
+from tests.support.strict_device.order import HOST, Memory, Order, OrderFault, Use
 from tests.support.strict_device.running import StrictRank, train_strictly
 from tests.support.strict_device.transport import StrictTransport
 from tests.support.strict_device.world import World
 
 DATA, OFFLOADED, STAGES, COPIED = 8, 1, 9, 4
 """Seeds of plans of two ranks: one stage; updates on the host; two stages; copies to the host and back."""
+FLOAT16, CODES, DROPPED = 8, 410006, 410044
+"""Cases of two or more ranks in halves, on codes of eight bits, and with dropout fused with what it is added to."""
+SUMS = 1
+"""Seed of a plan of three ranks that add up."""
 ADAMW = 5
 """Seed of a plan of one or two ranks that AdamW updates on the device."""
 BESIDE_OWNER = 62
@@ -39,6 +44,21 @@ def test_any_order_that_events_allow_gives_one_devices_numbers_and_every_wait_is
     found: list[StrictRank] = []
     assert list(check(random_plan_case(seed, backend="cupy"), seed, found)) == []
     assert sum(one.device.tried for one in found) > 10
+
+
+@pytest.mark.parametrize("seed", long_but([FLOAT16, CODES, DROPPED], 1, 2))
+def test_halves_codes_and_dropout_too(seed: int) -> None:
+    found: list[StrictRank] = []
+    assert list(check(case_of(seed), seed, found)) == []
+    assert sum(one.device.tried for one in found) > 10
+
+
+def test_numbers_that_an_order_changes_in_the_last_bit_are_found() -> None:
+    """Of halves: a library that adds up in an order of its own rounds otherwise than one in the order of ranks."""
+    case = random_plan_case(SUMS, backend="cupy", precision=Precision.BF16, ranks=(3,))
+    found = train_strictly(case.plan, case.program, 0, steps=STEPS)
+    at_once = train_strictly(case.plan, case.program, 0, steps=STEPS, at_once=True, in_rank_order=True)
+    assert any(list(bits_off(one, other)) for one, other in zip(found, at_once, strict=True))
 
 
 @pytest.mark.parametrize("seed", [DATA, STAGES])
@@ -258,6 +278,37 @@ def test_partial_to_split_is_one_call_of_the_library(reduce: Reduce, dim: int) -
     for box, target in zip(boxes, found, strict=True):
         assert np.allclose(target.inside, whole[tuple(slice(*cut) for cut in box)], rtol=1e-12)
     assert [kind.split()[0] for calls in world._calls.values() for _, _, kind in calls] == ["reduce_scatter"] * 9
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_kept_of_uses_says_what_all_of_them_say(seed: int) -> None:
+    """Uses of random bytes by streams that wait for random events: refused is what a list of all uses refuses."""
+    rng, order, one = random.Random(seed), Order(), Memory(np.zeros(12, np.uint8))
+    for number in range(4):
+        order.stream(str(number))
+    everyone, events, before, refused = [0, 1, 2, 3, HOST], [order.clocks[0].copy()], list[tuple[Use, int, int]](), 0
+    for _ in range(300):
+        who = rng.choice(everyone)
+        if rng.random() < 0.5:
+            order.learn(who, rng.choice(events[-6:]))
+        order.turn(who)
+        begin = rng.randrange(12)
+        use = Use(one, begin, rng.randint(begin + 1, 12), rng.random() < 0.5, "uses")
+        clocks = [order.clocks[who], *order.without(who)]
+        meant = [past for past in before if past[0].begin < use.end and use.begin < past[0].end]
+        meant = [past for past in meant if use.writes or past[0].writes]
+        wanted = [any(position > clock[other] for _, other, position in meant) for clock in clocks]
+        assert [bool(use.unknown_to(clock)) for clock in clocks] == wanted
+        if wanted[0]:
+            refused += 1
+            with pytest.raises(OrderFault, match="without waiting for"):
+                order.use(who, [use])
+        else:
+            order.use(who, [use])
+            before.append((use, who, order.positions[who]))
+        if rng.random() < 0.7:
+            events.append(order.clocks[who].copy())
+    assert 20 < refused < 280
 
 
 def test_the_host_has_a_place_of_its_own_in_clocks() -> None:

@@ -3,30 +3,41 @@
 A strict device (`tests.support.strict_device`) does what it is given in any order that streams and events allow, some
 streams as late as they may be, in the memory that the plan gives each block. It refuses what is read or written without
 an event that orders it behind what was there before, allocations and waits in a steady step, arrays of NumPy, and ranks
-that call the collective library in different orders. Every sixth plan has ragged rows: the host reads their counts, and
-moves them between ranks by a transport beside the library. Of every wait it finds out whether its act would be refused
+that call the collective library in different orders. Of every wait it finds out whether its act would be refused
 without it; a plan of which one would not is a failure.
+
+Of six plans one has ragged rows, whose counts the host reads, and which it moves between ranks by a transport beside
+the library, one computes in halves or on codes of eight bits, one drops out; a few of all kinds have no library at all.
+What is in halves rounds where a plan cuts, so one device's losses are met as far as halves go; but devices that do all
+at once give the same to the last bit, if the library adds up in the order of ranks both times.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 
 from strategy.base.errors import SbplanError
+from strategy.passes.mixed_precision import Precision
 from strategy.program.program import Actor, Program
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.transparency import QUOTAS as OF_PLANS
-from tests.campaigns.transparency import exercised, on_one_device, ran, values_off
+from tests.campaigns.transparency import exercised, on_one_device, pieces_of, ran, values_off
 from tests.support.random_expert_plans import random_expert_case
 from tests.support.random_plans import PlanCase, random_plan_case
 from tests.support.strict_device.order import OrderFault
 from tests.support.strict_device.running import StrictRank, train_strictly
 
 STEPS = 3
-EXPERTS_EVERY = 6
-"""A plan with ragged rows."""
+EVERY, EXPERTS, HALVES, DROPOUT = 6, 0, 2, 4
+"""Of so many plans, which has ragged rows, which computes in halves, and which drops out."""
+PRECISIONS = (Precision.BF16, Precision.FP16, Precision.FP8_CURRENT, Precision.FP8_DELAYED)
+STAGED = 0.15
+"""Of all plans, those without a collective library."""
 AHEAD = (24, 300, 1024)
+HALF = 2.0**-5
+"""Of a loss in halves: largest distance from one device's; eight times what rounding to bfloat16 loses of a figure."""
 QUOTAS = {
     **{key: share for key, share in OF_PLANS.items() if key.startswith(("pipeline", "schedule", "zero", "offload"))},
     **{key: OF_PLANS[key] for key in ("owner", "accumulation", "buckets", "several streams", "data", "tensor")},
@@ -38,6 +49,10 @@ QUOTAS = {
     "ragged rows on several ranks": 0.1,
     "rows sent between ranks": 0.05,
     "experts split": 0.05,
+    "dropout": 0.1,
+    "fused": 0.05,
+    "no library": 0.05,
+    **{str(precision): 0.02 for precision in PRECISIONS},
 }
 
 
@@ -55,34 +70,71 @@ def run(cases: int, seed: int) -> Outcome:
 
 def case_of(number: int) -> PlanCase:
     """The plan of a case."""
-    draw = random_expert_case if number % EXPERTS_EVERY == 0 else random_plan_case
-    return draw(number, backend="cupy")
+    kind = number % EVERY
+    if kind == EXPERTS:
+        return random_expert_case(number, backend="cupy")
+    precision = PRECISIONS[number // EVERY % len(PRECISIONS)] if kind == HALVES else Precision.FULL
+    return random_plan_case(number, backend="cupy", precision=precision, dropout=kind == DROPOUT)
 
 
 def check(case: PlanCase, number: int, found: list[StrictRank]) -> Iterator[str]:
     """What is wrong with the training of a plan on strict devices, which are added to `found`."""
-    ahead = random.Random(f"ahead {number}").choice(AHEAD)
+    rng = random.Random(f"ahead {number}")
+    ahead, staged = rng.choice(AHEAD), rng.random() < STAGED
+    halves = case.plan.training.precision.half is not None
+    train = partial(train_strictly, case.plan, case.program, steps=STEPS, staged=staged, in_rank_order=halves)
     try:
-        found += train_strictly(case.plan, case.program, number, steps=STEPS, ahead=ahead)
+        found += train(number, ahead=ahead)
+        at_once = train(number, at_once=True) if halves else []
     except (SbplanError, OrderFault) as error:
         yield f"{type(error).__name__}: {error}"
         return
     for one in found:
         yield from (f"left out and not missed: {wait}" for wait in one.device.missed)
+    yield from (problem for one, other in zip(found, at_once, strict=halves) for problem in bits_off(one, other))
     yield from numbers_off(case, found)
 
 
 def numbers_off(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
     """Where losses and variables are not those of one device."""
     wanted, losses = on_one_device(case.plan, steps=STEPS)
+    if case.plan.training.precision.half is not None:
+        yield from losses_off(found, losses)
+        return
     ranks = [ran(one.trainer, one.trainer.losses, {}) for one in found]
     yield from values_off(case.plan, ranks, wanted, losses)
+
+
+def losses_off(found: list[StrictRank], losses: list[float]) -> Iterator[str]:
+    """Which losses of halves are farther from one device's than halves are from one another."""
+    reports = [one.trainer.losses for one in found if one.trainer.losses]
+    if not reports:
+        yield "no rank reports a loss"
+    for report in reports:
+        for step, (loss, one) in enumerate(zip(report, losses, strict=True), 1):
+            if not abs(loss - one) <= HALF * abs(one):
+                yield f"loss of step {step}: {loss}, on one device {one}"
+
+
+def bits_off(one: StrictRank, other: StrictRank) -> Iterator[str]:
+    """Which losses and variables of a rank are not those of the same rank to the last bit."""
+    if one.trainer.losses != other.trainer.losses:
+        yield f"losses {one.trainer.losses}, at once {other.trainer.losses}"
+    wanted = pieces_of(other.trainer)
+    for name, piece in pieces_of(one.trainer).items():
+        if piece.tobytes() != wanted[name].tobytes():
+            yield f"{name} on rank {one.trainer.rank}: not as at once"
 
 
 def _seen(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
     """What a plan is good for, here."""
     if case.plan.ranks > 1:
         yield "several ranks"
+        yield from ["no library"] * any(one.trainer.worker.transport is one.of_host for one in found)
+    kinds = {op.kind for op in case.plan.graph.ops}
+    yield from ["dropout"] * bool(kinds & {"dropout", "add_dropped"})
+    yield from ["fused"] * ("add_dropped" in kinds)
+    yield str(case.plan.training.precision)
     if any(stream.name in ("d2h", "h2d") for stream in case.program.streams):
         yield "copies to the host and back"
     if any(one.trainer.worker.issuer and one.trainer.worker.issuer.host for one in found):

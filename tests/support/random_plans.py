@@ -19,6 +19,7 @@ from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.plan.plan import Plan
@@ -26,6 +27,7 @@ from strategy.program.program import Program
 from strategy.sbp.tensor import DType
 from strategy.search.candidate.simulated_plan import SimulatedStep
 from strategy.space.request import Request
+from tests.support.dropped_model import DroppedConfig
 from tests.support.small_plans import config_of, deduced_plan, no_simulation, plan_by_rules, random_plan, request
 
 T = TypeVar("T")
@@ -65,7 +67,13 @@ def turn(number: int, what: str, options: Sequence[T]) -> T:
 
 
 def random_plan_case(
-    seed: int, *, pipeline: bool = False, backend: str = "numpy", ranks: Collection[int] = RANKS
+    seed: int,
+    *,
+    pipeline: bool = False,
+    backend: str = "numpy",
+    ranks: Collection[int] = RANKS,
+    precision: Precision = Precision.FULL,
+    dropout: bool = False,
 ) -> PlanCase:
     """A plan of a model: laid out at random, as rules say, or as the solver finds best.
 
@@ -74,6 +82,8 @@ def random_plan_case(
         pipeline: whether it must have several stages.
         backend: of the cluster; with "cupy", collectives run beside computation, and a node has a tensor axis.
         ranks: how many it may have.
+        precision: of what is computed; where it is not full, parameters are in float32.
+        dropout: whether the model drops out, the ops of every other plan fused.
     """
     rng = random.Random(seed)
     schedule = turn(seed, "schedule", tuple(Schedule) if pipeline else SCHEDULES)
@@ -84,8 +94,10 @@ def random_plan_case(
         dp, tp = 4, 1
     schedule = schedule or rng.choice(tuple(Schedule))
     recompute = turn(seed, "recompute", RECOMPUTES)
+    if dropout and recompute is Recompute.SELECTIVE:
+        recompute = Recompute.FULL  # there is no attention
     grow = _random_gpt if recompute in FOR_LAYERS else turn(seed, "model", (_random_gpt, _random_mlp))
-    model = grow(rng, pp * schedule.default_laps)
+    model = (_random_dropped if dropout else grow)(rng, pp * schedule.default_laps)
     micro_batches = rng.choice((1, 2, 2)) if pp == 1 else rng.choice((2, 2, 3, 4))
     if schedule_problem(schedule, pp, schedule.default_laps, micro_batches):
         micro_batches = pp
@@ -94,7 +106,9 @@ def random_plan_case(
         num_micro_batches=micro_batches,
         lr=rng.choice((1e-3, 1e-2)),
         max_norm=rng.choice((0.05, 1.0, 100.0)),
-        dtype=DType.FLOAT32 if seed % 8 == 3 else DType.FLOAT64,
+        dtype=DType.FLOAT32 if seed % 8 == 3 or precision.half is not None else DType.FLOAT64,
+        precision=precision,
+        fused=dropout and turn(seed, "fused", (False, True)),
         skip_nonfinite=rng.random() < 0.1,
         seed=seed,
         **_random_rule(seed, rng, model),
@@ -169,6 +183,10 @@ def _random_mlp(rng: random.Random, runs: int) -> Model:
     return MlpConfig(max(2, runs), rng.randint(4, 9), rng.randint(6, 12), rng.randint(4, 7))
 
 
+def _random_dropped(rng: random.Random, runs: int) -> Model:
+    return DroppedConfig(max(2, runs), rng.randint(4, 9), rng.randint(6, 12), rng.randint(4, 7), rng.choice((0.1, 0.5)))
+
+
 def _random_rule(seed: int, rng: random.Random, model: Model) -> dict[str, Any]:
     """An optimiser, a schedule, and now and then parameters that stay as they are."""
     frozen = ("layers.0.*", "*.bias") if isinstance(model, MlpConfig) else ("token", "layers.0.*", "*.norm1.weight")
@@ -196,6 +214,7 @@ def _random_memory(
     recomputed = {"recompute": recompute, "recompute_values": (rng.choice(values),) * (rng.random() < 0.2)}
     waits = recomputed == {"recompute": Recompute.NONE, "recompute_values": ()}
     patterns = ("*.gelu",) if mlp else ("*.gelu", "*.attn.*", "*norm*")
+    patterns = ("*.bias_add",) if isinstance(model, DroppedConfig) else patterns  # of what is dropped the mask is drawn
     named = waits and not frozen and offload.of_activations and rng.random() < 0.5
     tiles = turn(seed, "tiles", TILES)
     tiled = ("layers.*.fc.matmul", "*.matmul") if mlp else ("*.fc1.matmul", "*.attn.*.matmul", "*.fc?.matmul")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tests.support.strict_device.order import Memory
 
 if TYPE_CHECKING:
     from tests.support.strict_device.device import StrictDevice
@@ -32,6 +35,11 @@ class DeviceArray:
         found = self.inside[index]
         assert isinstance(found, np.ndarray)
         return DeviceArray(self.device, found)
+
+    @cached_property
+    def place(self) -> tuple[Memory, int, int] | None:
+        """The memory of the device that it lies in, and which bytes of it are the array's."""
+        return self.device.memories.place(self.inside)
 
     def view(self, dtype: Any) -> DeviceArray:
         """The same memory as another dtype."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from strategy.sbp.ragged import Rows
 from strategy.sbp.tensor import INDEX_NBYTES
 from tests.support.strict_device.arrays import DeviceArray, DeviceModule
 from tests.support.strict_device.host_memory import HostMemory
-from tests.support.strict_device.order import HOST, Memory, Order, OrderFault, Use, nothing, place
+from tests.support.strict_device.order import HOST, Memories, Memory, Order, OrderFault, Use, nothing
 from tests.support.strict_device.world import Job, Queue, StrictEvent, World
 
 Piece = DeviceArray | NDArray[Any] | Rows
@@ -33,8 +34,6 @@ _WITH_STEP = 4
 """Inputs of an update that is told which step it is."""
 _NEVER_COUNT = ("sgd", "adagrad")
 _BY_NUMBER = ("dropout", "add_dropped", "learning_rate")
-WARM_STEPS = 2
-"""First steps, in which memory may still be allocated."""
 
 
 @dataclass(eq=False)
@@ -59,12 +58,13 @@ class StrictDevice:
         self.tried = 0
         self.missed: list[str] = []
         self.order = Order()
-        self.memories: list[Memory] = []
+        self.memories = Memories()
         self.host_memory = HostMemory()
         self.batches: list[int] = []
         """Updates of every launch of some."""
         self._updates: list[tuple[Callable[[], object], Sequence[Piece], Sequence[Piece]]] = []
         self.steady = False
+        """From the first act on: what is allocated, freed or loaded then makes a real device stand still."""
         self._acts: list[tuple[int, int]] = []
         self._captured: Graph | None = None
         self._fresh = False
@@ -75,6 +75,8 @@ class StrictDevice:
         self._tokens = Memory(np.zeros(0, np.uint8))
         """A byte for every block, so that pieces of no bytes are in order, too, and for every stream."""
         self._first_token: list[int] = []
+        self._uses_of_acts: dict[tuple[int, tuple[tuple[int, ...], tuple[int, ...]]], list[Use]] = {}
+        """By actor and blocks."""
         self._current = self.open("default")
         self._in_host_act = False
         self._loads = False
@@ -95,7 +97,7 @@ class StrictDevice:
             return
         self._acts.append((actor, number))
         self._loads = isinstance(self._worker.program.actors[actor].task, LoadTask)
-        self.steady = number >= WARM_STEPS * self._worker.program.actors[actor].acts_per_step
+        self.steady = True
 
     def rest(self) -> None:
         """The worker is not running."""
@@ -147,7 +149,7 @@ class StrictDevice:
         self._in_host_act = acts[0][0] in self._worker.issuer.host
         who = HOST if self._in_host_act else stream.place
         self.order.turn(who)
-        self._use(who, [list(self._uses_of_act(*act)) for act in acts])
+        self._use(who, [self._uses_of_act(*act) for act in acts])
 
     def _use(self, who: int, acts: list[list[Use]]) -> None:
         """Allow uses of one act after the other, and see for which waits they are; those are then forgotten."""
@@ -161,19 +163,26 @@ class StrictDevice:
         for left_out in (number for number, found in enumerate(needed) if not found):
             self.missed.append(f"rank {self.rank}: {self.order.name(who)} {acts[0][0].what}, wait {left_out}")
 
-    def _uses_of_act(self, actor: int, number: int) -> Iterator[Use]:
+    def _uses_of_act(self, actor: int, number: int) -> list[Use]:
+        assert self._worker is not None
+        blocks = self._worker.protocol.blocks_of(actor, number)
+        found = self._uses_of_acts.get((actor, blocks))
+        if found is None:
+            found = self._uses_of_acts[actor, blocks] = list(self._uses_of_blocks(actor, *blocks))
+        return found
+
+    def _uses_of_blocks(self, actor: int, reads: tuple[int, ...], writes: tuple[int, ...]) -> Iterator[Use]:
         assert self._worker is not None
         found, registers = self._worker.program.actors[actor], self._worker.registers
-        blocks = self._worker.protocol.blocks_of(actor, number)
         turn = self._tokens.raw.size - len(self._worker.program.streams) + self._worker.protocol.stream_of(actor)
         yield Use(self._tokens, turn, turn + 1, True, f"runs {found.name}")
-        for ports, used, writes in ((found.reads, blocks[0], False), (found.writes, blocks[1], True)):
+        for ports, used, to_write in ((found.reads, reads, False), (found.writes, writes, True)):
             for port, block in zip(ports, used, strict=True):
-                what = f"{'writes' if writes else 'reads'} {self._worker.program.registers[port.register].name}"
+                what = f"{'writes' if to_write else 'reads'} {self._worker.program.registers[port.register].name}"
                 token = self._first_token[port.register] + block
-                yield Use(self._tokens, token, token + 1, writes, f"in {found.name} {what}")
+                yield Use(self._tokens, token, token + 1, to_write, f"in {found.name} {what}")
                 piece = memory(registers.block(port.register, block))
-                yield from self.uses([piece], writes=writes, what=f"in {found.name} {what}")
+                yield from self.uses([piece], writes=to_write, what=f"in {found.name} {what}")
 
     def record(self, event: StrictEvent, stream: StrictStream) -> None:
         """An event behind what the stream has."""
@@ -322,21 +331,18 @@ class StrictDevice:
     def allocate(self, shape: Any, dtype: Any) -> DeviceArray:
         """Memory of the device."""
         self._refuse_if_steady("memory is allocated")
-        return DeviceArray(self, self._new(shape, dtype))
+        inside = np.empty(shape, dtype)
+        raw = inside.reshape(-1).view(np.uint8)
+        raw.fill(0xFF)
+        self.memories.add(Memory(raw))
+        return DeviceArray(self, inside)
 
     def pinned(self, shape: Any, dtype: Any) -> NDArray[Any]:
         """Memory of the host that the device can use."""
         self._refuse_if_steady("memory of the host is pinned")
-        found = self._new(shape, dtype)
-        self.host_memory.add(self.memories[-1])
-        return found
-
-    def _new(self, shape: Any, dtype: Any) -> NDArray[Any]:
-        inside = np.empty(shape, dtype)
-        raw = inside.reshape(-1).view(np.uint8)
-        raw.fill(0xFF)
-        self.memories.append(Memory(raw))
-        return inside
+        found = self.host_memory.new(math.prod(shape) * np.dtype(dtype).itemsize)
+        self.memories.add(found)
+        return found.raw.view(dtype).reshape(shape)
 
     def uses(self, pieces: Sequence[Piece], *, writes: bool, what: str) -> Iterator[Use]:
         """Where arrays lie; those that the device does not know are refused."""
@@ -344,7 +350,7 @@ class StrictDevice:
             held = memory(piece)
             inside = held.inside if isinstance(held, DeviceArray) else held
             if inside.size:
-                found = place(self.memories, inside)
+                found = held.place if isinstance(held, DeviceArray) else self.memories.place(inside)
                 if found is None:
                     raise OrderFault(f"{what}: an array of NumPy in the plan of a device")
                 yield Use(*found, writes, what)

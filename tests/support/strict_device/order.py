@@ -4,10 +4,14 @@ A use of a byte is by a stream or by the host, at a position of its own. A read 
 that was issued before it, a write of every use. What they know comes from stream order, from events that a stream or
 the host has waited for, and from the host's order of issuing, and from nothing else: neither that a poll has found an
 event passed nor that other ranks meet.
+
+A write that is allowed knows of all uses before it, and whoever knows of it knows of them: of what was, the last write
+and the reads since then are kept (Flanagan and Freund 2009). Bytes that are always used together are one part.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +23,7 @@ WIDTH = 24
 """Streams of a device at most, and the host, whose place is the last."""
 HOST = WIDTH - 1
 
-Clock = NDArray[np.int64]
+Clock = list[int]
 
 
 class OrderFault(Exception):
@@ -28,25 +32,50 @@ class OrderFault(Exception):
 
 def nothing() -> Clock:
     """The clock of whoever knows of nothing."""
-    return np.zeros(WIDTH, np.int64)
+    return [0] * WIDTH
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Bytes that have all been used alike: who wrote them last, at which position, and who has read them since."""
+
+    writer: int = HOST
+    written: int = 0
+    readers: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
 class Memory:
-    """Bytes, with the position of the last read and write of each by everyone."""
+    """Bytes, and what is known of each."""
 
     raw: NDArray[np.uint8]
-    writes: NDArray[np.int32] = field(init=False)
-    reads: NDArray[np.int32] = field(init=False)
+    begin: int = field(init=False)
+    """Its address."""
+    _cuts: list[int] = field(default_factory=lambda: [0])
+    _parts: list[Part] = field(default_factory=lambda: [Part()])
+    """Between two cuts each, and behind the last."""
+    _found: dict[tuple[int, int], list[Part]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.writes = np.zeros((WIDTH, self.raw.size), np.int32)
-        self.reads = np.zeros((WIDTH, self.raw.size), np.int32)
+        self.begin = int(self.raw.__array_interface__["data"][0])
 
-    @property
-    def begin(self) -> int:
-        """Its address."""
-        return int(self.raw.__array_interface__["data"][0])
+    def parts(self, begin: int, end: int) -> list[Part]:
+        """Those of bytes [begin, end)."""
+        found = self._found.get((begin, end))
+        if found is None:
+            first, behind = self._cut(begin), self._cut(end)
+            found = self._found[begin, end] = self._parts[first:behind]
+        return found
+
+    def _cut(self, at: int) -> int:
+        """The part that begins there, cut off if it did not."""
+        number = bisect_left(self._cuts, at)
+        if number == len(self._cuts) or self._cuts[number] != at:
+            before = self._parts[number - 1]
+            self._cuts.insert(number, at)
+            self._parts.insert(number, Part(before.writer, before.written, dict(before.readers)))
+            self._found.clear()
+        return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +90,22 @@ class Use:
 
     def unknown_to(self, clock: Clock) -> list[int]:
         """Who used the bytes before, without that clock's owner knowing."""
-        there = slice(self.begin, self.end)
-        last = self.memory.writes[:, there].max(axis=1, initial=0)
-        if self.writes:
-            last = np.maximum(last, self.memory.reads[:, there].max(axis=1, initial=0))
-        return [int(who) for who in np.flatnonzero(last > clock)]
+        found = []
+        for part in self.memory.parts(self.begin, self.end):
+            if part.written > clock[part.writer]:
+                found.append(part.writer)
+            if self.writes and part.readers:
+                found += [who for who, position in part.readers.items() if position > clock[who]]
+        return found
 
     def note(self, who: int, position: int) -> None:
-        """It is used so, by that one, now."""
-        (self.memory.writes if self.writes else self.memory.reads)[who, self.begin : self.end] = position
+        """It is used so, by that one, who knows of what was before, now."""
+        for part in self.memory.parts(self.begin, self.end):
+            if self.writes:
+                part.writer, part.written = who, position
+                part.readers.clear()
+            else:
+                part.readers[who] = position
 
 
 @dataclass(eq=False)
@@ -93,22 +129,22 @@ class Order:
         """A stream, or the host, goes on; a stream knows what the host knew when it issued this."""
         self.positions[who] += 1
         if who != HOST:
-            np.maximum(self.clocks[who], self.clocks[HOST], out=self.clocks[who])
+            self.clocks[who] = latest(self.clocks[who], self.clocks[HOST])
         self.clocks[who][who] = self.positions[who]
 
     def learn(self, who: int, clock: Clock) -> None:
         """It waits for an event."""
         self._before.setdefault(who, self.clocks[who].copy())
         self._learned.setdefault(who, []).append(clock)
-        self.clocks[who] = np.maximum(self.clocks[who], clock)
+        self.clocks[who] = latest(self.clocks[who], clock)
 
     def without(self, who: int) -> list[Clock]:
         """What would be known without each of the events waited for since this was last asked."""
         before, learned = self._before.pop(who, nothing()), self._learned.pop(who, [])
-        known = before if who == HOST else np.maximum(before, self.clocks[HOST])
+        known = before if who == HOST else latest(before, self.clocks[HOST])
         found = []
         for left_out in range(len(learned)):
-            clock = np.maximum.reduce([known, *learned[:left_out], *learned[left_out + 1 :]])
+            clock = latest(known, *learned[:left_out], *learned[left_out + 1 :])
             clock[who] = self.positions[who]
             found.append(clock)
         return found
@@ -123,7 +159,7 @@ class Order:
         for one in found:
             unknown = one.unknown_to(self.clocks[who])
             if unknown:
-                others = ", ".join(self.name(other) for other in unknown)
+                others = ", ".join(self.name(other) for other in sorted(set(unknown)))
                 raise OrderFault(f"{self.name(who)} {one.what} without waiting for {others}")
         for one in found:
             one.note(who, self.positions[who])
@@ -133,10 +169,31 @@ class Order:
         return "the host" if who == HOST else f"stream {self.names[who]}"
 
 
-def place(memories: Iterable[Memory], array: NDArray[Any]) -> tuple[Memory, int, int] | None:
-    """The memory that an array lies in, and its bytes there, those between its rows included."""
-    low, high = np.lib.array_utils.byte_bounds(array)
-    for memory in memories:
-        if memory.begin <= low and high <= memory.begin + memory.raw.size:
-            return memory, low - memory.begin, high - memory.begin
-    return None
+def latest(*clocks: Clock) -> Clock:
+    """What those know together."""
+    return list(map(max, *clocks)) if len(clocks) > 1 else list(clocks[0])
+
+
+@dataclass(eq=False)
+class Memories:
+    """Memories, found by what lies in them."""
+
+    _begins: list[int] = field(default_factory=list)
+    _all: list[Memory] = field(default_factory=list)
+
+    def add(self, memory: Memory) -> None:
+        """One more, unless nothing can lie in it."""
+        if not memory.raw.size:
+            return
+        number = bisect_left(self._begins, memory.begin)
+        self._begins.insert(number, memory.begin)
+        self._all.insert(number, memory)
+
+    def place(self, array: NDArray[Any]) -> tuple[Memory, int, int] | None:
+        """The memory that an array lies in, and its bytes there, those between its rows included."""
+        low, high = np.lib.array_utils.byte_bounds(array)
+        number = bisect_right(self._begins, low) - 1
+        memory = self._all[number] if number >= 0 else None
+        if memory is None or high > memory.begin + memory.raw.size:
+            return None
+        return memory, low - memory.begin, high - memory.begin

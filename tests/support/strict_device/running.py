@@ -79,15 +79,17 @@ def train_strictly(
     ahead: int = 1024,
     change: Change | None = None,
     staged: bool = False,
+    at_once: bool = False,
+    in_rank_order: bool = False,
 ) -> list[StrictRank]:
     """Run a plan for some steps, hosts at most `ahead` acts before their devices.
 
-    If `staged`, movements between ranks go by the hosts.
+    If `staged`, movements between ranks go by the hosts; for the others see `World`.
 
     Raises:
         OrderFault: something is used without an event, or a steady step does what it must not.
     """
-    world = World(plan.ranks, seed)
+    world = World(plan.ranks, seed, at_once=at_once, in_rank_order=in_rank_order)
     hub = LoopbackHub(plan.ranks, lanes_of(program))
     ranks = [_rank(world, plan, program, rank, ahead, hub, staged=staged) for rank in range(plan.ranks)]
     for rank, one in enumerate(ranks):

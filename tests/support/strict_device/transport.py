@@ -139,7 +139,7 @@ class StrictTransport:
             raise OrderFault(f"{kind} of rendezvous {number}: an array of NumPy in the plan of a device")
         device.compute(lambda: None, read, written, kind)
         meeting = world.call(self.rank, number, group, kind)
-        order = world.rng.sample(group, len(group))
+        order = group if world.in_rank_order else world.rng.sample(group, len(group))
         job = Job(lambda: _meet(meeting) if reduce is None else _reduce(meeting, reduce, order), meeting.complete)
         meeting.parts[self.rank] = list(sends), list(receives)
         meeting.waiting[self.rank] = device.meet(job), job
@@ -183,11 +183,7 @@ def _reduce(meeting: Meeting, reduce: Reduce, order: Sequence[int]) -> None:
 
 def _end(meeting: Meeting) -> None:
     for _, job in meeting.waiting.values():
-        job.may_run, job.run = _always, _nothing
-
-
-def _always() -> bool:
-    return True
+        job.may_run, job.run = None, _nothing
 
 
 def _nothing() -> None:
