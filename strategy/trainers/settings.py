@@ -190,9 +190,7 @@ class Settings:
         unused, reviewed = self.unused_keys(), reviewed_keys(self.trainer)
         listed = dict(self._matching(reviewed.unpriced))
         listed |= {key: usual.changes for key, usual in self._matching(reviewed.usual)}
-        return {
-            key: why for key, why in {**dict(self._matching(reviewed.unpriced)), **unusual}.items() if key not in unused
-        }
+        return {key: why for key, why in listed.items() if key not in unused}
 
     def unused_keys(self) -> dict[str, str]:
         """Key -> why it changes neither time nor memory."""
