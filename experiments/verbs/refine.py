@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         metavar=("PLAN", "LOG"),
-        help="a log of Megatron-LM, torchtitan or NeMo, and a plan that trains in the same way",
+        help="a log of Megatron-LM, torchtitan or NeMo, or a trace of PyTorch's profiler, and a plan that trains in the "
+        "same way",
     )
     parser.add_argument(
         "--collectives",
