@@ -77,7 +77,9 @@ def corrected(
     found = refine(base, collectives, cluster, act_overhead_s=base.act_overhead_s) if collectives else base
     measured = {row.features.key for row in collectives}
     for _ in range(ROUNDS_OF_SCALING if runs else 0):
-        ratio = median(one.log.step_time_s / predict_s(one.plan, found) for one in runs)
+        # Logs of one job have one plan, whose step is simulated once.
+        predicted_s = {key: predict_s(plan, found) for key, plan in {id(one.plan): one.plan for one in runs}.items()}
+        ratio = median(one.log.step_time_s / predicted_s[id(one.plan)] for one in runs)
         if abs(math.log(ratio)) < NEAR_ENOUGH:
             break
         found = _scaled_but(found, measured, ratio)

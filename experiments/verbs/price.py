@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             except (InputError, InfeasibleError, OutOfTimeError) as error:
                 left_out = why_not_searched(error)
     if args.json:
-        emit(document(found, price, alternative, None if alternative else left_out, cost))
+        emit({"file": str(args.file), **document(found, price, alternative, None if alternative else left_out, cost)})
     say(f"{args.file}: {_summary(found, machine)}")
     for line in table(price):
         say(line)

@@ -10,8 +10,8 @@ from strategy.layout.config import Recompute
 from strategy.models.mlp import MlpConfig
 from strategy.passes.training import Training
 from tests.campaigns.causes import check
-from tests.support.long_parameters import long_but
 from tests.experiments.explanation.small import CONFIGS, small_plan
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, deduced_plan, lowered, request
 
 
