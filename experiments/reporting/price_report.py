@@ -32,8 +32,9 @@ def read_price(path: Path) -> Mapping[str, Any] | None:
         return None
     if not isinstance(found, dict) or "memory_by_cause" not in found:
         return None
-    kinds = ((_FIGURES, int | float), (_TABLES, dict), (_LISTS, list))
-    wrong = [name for names, kind in kinds for name in names if not isinstance(found.get(name), kind)]
+    wrong = [name for name in _FIGURES if not isinstance(found.get(name), int | float)]
+    wrong += [name for name in _TABLES if not isinstance(found.get(name), dict)]
+    wrong += [name for name in _LISTS if not isinstance(found.get(name), list)]
     wrong += [name for name in _OTHERS if name not in found]
     if wrong:
         hint = "write it again: sbplan price FILE --json > price.json"
