@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write(text: str, args: argparse.Namespace, step_time_s: float) -> None:
+def _write(text: str, args: argparse.Namespace, step_time_s: object) -> None:
     write_atomic(args.out, text)
     if args.json:
         emit({"page": str(args.out), "nbytes": len(text.encode()), "step_time_s": step_time_s})
