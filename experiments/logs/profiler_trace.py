@@ -21,7 +21,7 @@ _HOST = "user_annotation"
 
 def is_trace(path: Path) -> bool:
     """Whether a file's name is that of a trace."""
-    return path.name.endswith((".json", ".json.gz"))
+    return path.suffix == ".json" or path.suffixes[-2:] == [".json", ".gz"]
 
 
 def read_steps_s(path: Path) -> dict[int, float]:

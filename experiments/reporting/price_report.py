@@ -9,7 +9,7 @@ from typing import Any
 from strategy.base.errors import InputError
 from strategy.base.files import read_json
 
-MOST_BYTES = 2**20
+MOST_PRICE_BYTES = 2**20
 """Of a price; plans of small models may be as small, those that are larger are not read to tell."""
 _FIGURES = ("step_time_s", "lo_s", "hi_s", "tokens_per_s_per_gpu", "mfu", "gpus", "global_batch", "peak_memory_bytes",
             "memory_limit_bytes", "memory_margin_bytes")  # fmt: skip
@@ -24,7 +24,7 @@ def read_price(path: Path) -> Mapping[str, Any] | None:
     Raises:
         InputError: it is one that lacks something.
     """
-    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+    if not path.is_file() or path.stat().st_size > MOST_PRICE_BYTES:
         return None
     try:
         found = read_json(path)

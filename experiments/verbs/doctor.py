@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -195,17 +196,17 @@ def look() -> Iterator[Check]:
 
 def gpu_hint() -> str:
     """How to get a CuPy that works; builds for another CUDA or older ones are in its way."""
-    found = [(one.metadata["Name"], one.version) for one in distributions() if _is_cupy(one.metadata["Name"])]
-    wrong = sorted(f"{name} {version}" for name, version in found if not _is_wanted(name, version))
+    found = {one.metadata["Name"]: one.version for one in distributions() if _is_cupy(one.metadata["Name"])}
+    wrong = {name: version for name, version in sorted(found.items()) if not _is_wanted(name, version)}
     install = 'pip install "sbplan[gpu]" with a GPU'
     if not wrong:
         return install
-    names = " ".join(one.split()[0] for one in wrong)
-    return f"{', '.join(wrong)}: {CUPY} {LEAST_CUPY} or newer is needed; pip uninstall {names}, then {install}"
+    told = ", ".join(f"{name} {version}" for name, version in wrong.items())
+    return f"{told}: {CUPY} {LEAST_CUPY} or newer is needed; pip uninstall {' '.join(wrong)}, then {install}"
 
 
-def _is_cupy(name: str | None) -> bool:
-    return name is not None and (name == "cupy" or name.startswith("cupy-"))
+def _is_cupy(distribution: str | None) -> bool:
+    return distribution is not None and re.fullmatch("cupy(-.+)?", distribution) is not None
 
 
 def _is_wanted(name: str, version: str) -> bool:
