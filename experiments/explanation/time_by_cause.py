@@ -46,6 +46,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """What an explanation names first -> its causes. What stands first hides what comes after it."""
 ORDER = tuple(cause for causes in GROUPS.values() for cause in causes)
+_DIGITS = 12
+"""Of seconds: a thousandth of a nanosecond, as a mean over ranks and steps may be."""
 WORKING = ORDER[: ORDER.index(IMBALANCE)]
 PHASES: Mapping[Phase, str] = {Phase.BACKWARD: BACKWARD, Phase.WEIGHT: BACKWARD, Phase.UPDATE: UPDATE}
 
@@ -88,9 +90,14 @@ def time_by_cause(priced: Priced, found: Simulation) -> TimeByCause:
             before_ns = until_ns
         busy_s[one] = before_ns / 1e9 / found.steps
     most_s = max(busy_s.values(), default=0.0)
-    total_s[IMBALANCE] = most_s - sum(busy_s.values()) / max(len(ranks), 1)
-    total_s[IDLE] = found.step_time_s - most_s
+    total_s[IMBALANCE] = _left_s(most_s - sum(busy_s.values()) / max(len(ranks), 1))
+    total_s[IDLE] = _left_s(found.step_time_s - most_s)
     return TimeByCause(found.step_time_s, total_s, busy_s)
+
+
+def _left_s(seconds: float) -> float:
+    """A difference of sums of whole nanoseconds, without what floating point leaves where there is none."""
+    return round(seconds, _DIGITS) + 0.0
 
 
 def differences_by_cause_s(one: TimeByCause, other: TimeByCause) -> dict[str, float]:

@@ -15,6 +15,7 @@ from statistics import median
 from experiments.logs.trainer_log import TrainerLog
 from experiments.planning.prices import program_of
 from simulator.simulate import simulate
+from strategy.base.identity import Identity
 from strategy.cost.calibrate import Calibration, calibrate, refine, scale
 from strategy.cost.cost import CostModel
 from strategy.cost.measurement import LEAST_SAMPLES, CostKey, Features, Measurement
@@ -77,7 +78,10 @@ def corrected(
     found = refine(base, collectives, cluster, act_overhead_s=base.act_overhead_s) if collectives else base
     measured = {row.features.key for row in collectives}
     for _ in range(ROUNDS_OF_SCALING if runs else 0):
-        ratio = median(one.log.step_time_s / predict_s(one.plan, found) for one in runs)
+        # Logs of one job have one plan, whose step is simulated once.
+        plans = {Identity(one.plan): one.plan for one in runs}
+        predicted_s = {key: predict_s(plan, found) for key, plan in plans.items()}
+        ratio = median(one.log.step_time_s / predicted_s[Identity(one.plan)] for one in runs)
         if abs(math.log(ratio)) < NEAR_ENOUGH:
             break
         found = _scaled_but(found, measured, ratio)

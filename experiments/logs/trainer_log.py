@@ -1,10 +1,11 @@
-"""Steps in the logs of trainers: Megatron-LM (and what is built on it, such as Primus), torchtitan, NeMo.
+"""Steps in the logs of trainers: Megatron-LM (and what is built on it, such as Primus), torchtitan, NeMo; in traces.
 
 | trainer | line | seconds of a step |
 |---|---|---|
 | Megatron-LM | `iteration 3/ 20 | ... elapsed time per iteration (ms): 32208.7` | as it says; of `a/b` (b a mean), a |
 | torchtitan | `step: 10 ... tps: 9,982` | tokens of a data-parallel rank over tps, times the ranks that share them |
 | NeMo | `train_step_timing in s: [39.03, 25.68, ...]` | as it says: means of the last few steps |
+| any, by PyTorch's profiler | `ProfilerStep#3` in a trace (.json, .json.gz) | as `profiler_trace.py` reads it |
 
 torchtitan prints its batch, its sequence and its degrees once, before the first step.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from experiments.logs.profiler_trace import is_trace, read_steps_s
 from strategy.base.errors import InputError
 
 FEWEST_STEPS = 1
@@ -46,11 +48,13 @@ class TrainerLog:
 
 
 def read_trainer_log(path: Path) -> TrainerLog:
-    """The steps of a log.
+    """The steps of a log, or of a trace.
 
     Raises:
         InputError: no such file, or none with steps of a trainer that is known.
     """
+    if is_trace(path):
+        return TrainerLog(path, "PyTorch profiler", read_steps_s(path))
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

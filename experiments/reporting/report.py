@@ -1,21 +1,19 @@
-"""Report: what is said of a plan, or of a run of it, as JSON values, and the page that shows them.
+"""Report: what is said of a plan, or of a run of it, as JSON values.
 
-The page is one file: the template, the style and the script lie beside this module in `page`, and the values are put
-into it as JSON. It asks for nothing from anywhere, and says so to the browser (a content security policy).
+`web_page.py` makes the page of them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from experiments.explanation.binding import binding
 from experiments.explanation.certainty import Certainty, Unknown, best_document, best_text
 from experiments.explanation.simulated import SimulatedPlan
+from experiments.explanation.step_interval import StepInterval
 from experiments.explanation.time_by_cause import GROUPS, WORKING, causes_of_actors
 from experiments.reporting.layer_layouts import layer_layouts
 from experiments.reporting.memory_map import memory_map
@@ -26,7 +24,6 @@ from strategy.plan.plan import config_document
 from strategy.plan.plan import document as plan_document
 from strategy.program.timeline import Clock, Timeline, from_zero, step_ends_ns, step_time_ns
 
-PAGE = Path(__file__).parent / "page"
 MEANINGS: Mapping[str, str] = {
     "forward": "forward pass",
     "recompute": "activations computed again",
@@ -60,6 +57,7 @@ def report_document(
     bound: str,
     others: Sequence[OtherPlan] | None,
     certainty: Certainty | Unknown,
+    interval: StepInterval | None,
     run: TimedRun | None,
 ) -> dict[str, Any]:
     """All that a page shows.
@@ -72,6 +70,7 @@ def report_document(
         bound: what is known of its bound, in words.
         others: the plans next to it; None if they were not looked for.
         certainty: how sure it is that it is the fastest of these, or why that is not known.
+        interval: of its step, where that is known.
         run: of the plan, if there is one.
     """
     plan, claims = one.plan, one.plan.claims
@@ -96,6 +95,7 @@ def report_document(
             "memory_limit_bytes": claims.memory_limit_bytes,
         },
         "bound": bound,
+        "interval": None if interval is None else asdict(interval),
         "causes": {
             "groups": {group: list(causes) for group, causes in GROUPS.items()},
             "meanings": dict(MEANINGS),
@@ -149,14 +149,3 @@ def _timelines(one: SimulatedPlan, run: TimedRun | None) -> dict[str, Any]:
         "all_ranks": one.plan.ranks,
         "drawn": [{"clock": str(clock), **asdict(rows)} for clock, rows in drawn.items()],
     }
-
-
-def page(document: Mapping[str, Any]) -> str:
-    """The page of a report; the same values, the same bytes."""
-    found, style, script = ((PAGE / file).read_text("utf-8") for file in ("report.html", "report.css", "report.js"))
-    # "<" could end the element that the values stand in, or begin a comment there.
-    values = json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    for mark, text in (("/* STYLE */", style), ("/* SCRIPT */", script), ("VALUES", values)):
-        before, _, after = found.partition(mark)
-        found = before + text + after
-    return found

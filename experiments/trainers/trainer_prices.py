@@ -162,15 +162,22 @@ def table(own: TrainerPrice) -> list[str]:
     step = f"{format_seconds(own.step_time_s)} a step ({format_seconds(own.lo_s)} to {format_seconds(own.hi_s)})"
     rate = f"{own.tokens_per_s_per_gpu:.4g} tokens/s per GPU, MFU {own.mfu:.1%}"
     peak, limit = own.peak_memory_bytes, own.limit_bytes
-    room = f"{format_bytes(abs(limit - peak))} {'left' if peak <= limit else 'too much'}"
     fits = fits_text(own)
     time = ", ".join(f"{name} {seconds / own.step_time_s:.0%}" for name, seconds in _large(own.causes_s))
     memory = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in own.memory_bytes.items() if nbytes)
     lines = [f"{step}; {rate}", f"time:   {time}", f"memory: {format_bytes(peak)} of {format_bytes(limit)}, {fits}, "
-             f"{room}: {memory}"]  # fmt: skip
+             f"{_room(own)}: {memory}"]  # fmt: skip
     if own.extrapolated:
         lines.append(f"no run that the constants rest on was like this in: {', '.join(own.extrapolated)}")
     return lines
+
+
+def _room(price: TrainerPrice) -> str:
+    """How far it is from running out of memory."""
+    margin = format_bytes(abs(price.margin_bytes))
+    if price.margin_bytes < 0:
+        return f"{margin} too much"
+    return f"{margin} from running out" if price.fits else f"{margin} left, less than fragments take"
 
 
 def fits_text(price: TrainerPrice) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from strategy.hardware.cluster import Cluster
 
 PROBE_TIMEOUT_S = 60.0
+CUPY, LEAST_CUPY = "cupy-cuda13x", 14
+"""What the extra `gpu` asks for."""
 _MOST_TEXT = 2**20
 """Characters of a hostfile or of a topology."""
 MPI_LIBRARY = """
@@ -187,9 +191,26 @@ def look() -> Iterator[Check]:
     yield Check("numpy", True, numpy_and_blas())
     yield attempt("mpiexec", mpiexec_version, hint='pip install "sbplan[mpich]"')
     yield attempt("mpi4py", lambda: probe([sys.executable, "-c", MPI_LIBRARY]), hint="pip install mpi4py")
-    yield attempt(
-        "gpu", lambda: probe([sys.executable, "-c", DEVICES]), needed=False, hint='pip install "sbplan[gpu]" with a GPU'
-    )
+    yield attempt("gpu", lambda: probe([sys.executable, "-c", DEVICES]), needed=False, hint=gpu_hint())
+
+
+def gpu_hint() -> str:
+    """How to get a CuPy that works; builds for another CUDA or older ones are in its way."""
+    found = {one.metadata["Name"]: one.version for one in distributions() if _is_cupy(one.metadata["Name"])}
+    wrong = {name: version for name, version in sorted(found.items()) if not _is_wanted(name, version)}
+    install = 'pip install "sbplan[gpu]" with a GPU'
+    if not wrong:
+        return install
+    told = ", ".join(f"{name} {version}" for name, version in wrong.items())
+    return f"{told}: {CUPY} {LEAST_CUPY} or newer is needed; pip uninstall {' '.join(wrong)}, then {install}"
+
+
+def _is_cupy(distribution: str | None) -> bool:
+    return distribution is not None and re.fullmatch("cupy(-.+)?", distribution) is not None
+
+
+def _is_wanted(name: str, version: str) -> bool:
+    return name == CUPY and int(version.split(".")[0]) >= LEAST_CUPY
 
 
 def attempt(name: str, find: Callable[[], str], *, needed: bool = True, hint: str) -> Check:

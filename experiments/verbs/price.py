@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FROM = ("megatron", "torchtitan", "deepspeed", "nemo", "megatron-bridge", "nanotron", "llm-foundry")
 TIME_LIMIT_S = 60.0
+_PRECISIONS = {"single": "fp32", "eight": "FP8", "row8": "FP8 by rows", "mx8": "MXFP8", "four": "FP4"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             except (InputError, InfeasibleError, OutOfTimeError) as error:
                 left_out = why_not_searched(error)
     if args.json:
-        emit(document(found, price, alternative, None if alternative else left_out, cost))
+        emit({"file": str(args.file), **document(found, price, alternative, None if alternative else left_out, cost)})
     say(f"{args.file}: {_summary(found, machine)}")
     for line in table(price):
         say(line)
@@ -154,6 +155,7 @@ def document(
         "global_batch": price.job.global_batch,
         "peak_memory_bytes": price.peak_memory_bytes,
         "memory_limit_bytes": price.limit_bytes,
+        "memory_margin_bytes": price.margin_bytes,
         "fits": price.fits,
         "fit_probability": price.fit_probability,
         "memory_by_cause": dict(price.memory_bytes),
@@ -179,9 +181,10 @@ def _summary(found: ReadConfiguration, machine: PricedMachine) -> str:
     said = ", ".join(f"{name} {degree}" for name, degree in names.items() if degree > 1 or name == "dp")
     groups = f" in {read.replicas} groups" if read.replicas > 1 else ""
     again = "" if read.recompute == "none" else f", {read.recompute} recompute"
+    precision = {"half": read.half} | _PRECISIONS
     return (
         f"{read.trainer}, {read.model.layers} layers of {read.model.width}, {machine.gpus} {machine.device.name}: "
-        f"{said}, micro-batches of {read.micro_batch}, ZeRO {read.zero}{groups}, {read.precision}{again}"
+        f"{said}, micro-batches of {read.micro_batch}, ZeRO {read.zero}{groups}, {precision[read.precision]}{again}"
     )
 
 

@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         metavar=("PLAN", "LOG"),
-        help="a log of Megatron-LM, torchtitan or NeMo, and a plan that trains in the same way",
+        help="a plan, and of what trained in the same way a log of Megatron-LM, torchtitan or NeMo, or a trace of "
+        "PyTorch's profiler",
     )
     parser.add_argument(
         "--collectives",
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output_path(args.out, "--out")
     _check_sources(args)
-    runs, logged = [read_run(folder) for folder in args.runs], [read_logged(*pair) for pair in args.log]
+    runs, logged = [read_run(folder) for folder in args.runs], read_logged(args.log)
     plans = {str(found.folder): found.plan for found in runs} | {str(one.log.path): one.plan for one in logged}
     check_one_cluster(plans)
     cluster = next(iter(plans.values())).cluster
@@ -143,22 +144,24 @@ def _check_sources(args: argparse.Namespace) -> None:
         raise InputError("of which cluster?", where="--collectives", expected="--log PLAN LOG beside it")
 
 
-def read_logged(plan: Path, log: Path) -> LoggedRun:
-    """A plan, and the log of what trained in the same way.
+def read_logged(pairs: Sequence[Sequence[Path]]) -> list[LoggedRun]:
+    """Plans, and logs of what trained in the same way; a plan of several logs is read once.
 
     Raises:
-        InputError: one is missing or damaged, or the plan is refused.
+        InputError: one is missing or damaged, or a plan is refused.
     """
     from experiments.logs.corrections import LoggedRun
     from experiments.logs.trainer_log import read_trainer_log
     from strategy.plan.plan import read_plan
     from strategy.plan.verify import refusal, verify
 
-    found = LoggedRun(read_plan(plan), read_trainer_log(log))
-    problems = verify(found.plan)
-    if problems:
-        raise refusal(plan, problems)
-    return found
+    plans: dict[Path, Plan] = {}
+    for path in dict.fromkeys(path for path, _ in pairs):
+        plans[path] = read_plan(path)
+        problems = verify(plans[path])
+        if problems:
+            raise refusal(path, problems)
+    return [LoggedRun(plans[path], read_trainer_log(log)) for path, log in pairs]
 
 
 def _collectives(ranks: str, path: Path, cluster: Cluster) -> list[Measurement]:

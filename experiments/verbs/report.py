@@ -1,4 +1,7 @@
-"""Write one page that shows a plan, or a run of one: the answer, why not others, timeline, memory, layouts, proof."""
+"""Write one page that shows a plan, or a run of one: the answer, why not others, timeline, memory, layouts, proof.
+
+Or what a trainer's configuration was priced at.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,12 @@ MOST_UNFOLDED = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan report` takes."""
-    parser.add_argument("plan", metavar="PLAN|RUN", type=Path, help="a plan file, or the folder of a training run")
+    parser.add_argument(
+        "plan",
+        metavar="PLAN|RUN|PRICE",
+        type=Path,
+        help="a plan file, the folder of a training run, or what 'sbplan price --json' printed",
+    )
     parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="F.html", help="(%(default)s)")
     parser.add_argument(
         "--others",
@@ -53,8 +61,11 @@ def run(args: argparse.Namespace) -> int:
     from experiments.command.outputs import clean_stdout
     from experiments.explanation.certainty import ALONE, certainty_among, intervals_of
     from experiments.explanation.simulated import read_simulated
+    from experiments.explanation.step_interval import step_interval
     from experiments.reporting.others import other_plans
-    from experiments.reporting.report import page, report_document
+    from experiments.reporting.price_report import read_price
+    from experiments.reporting.report import report_document
+    from experiments.reporting.web_page import Template, web_page
     from experiments.verbs.simulate import document as simulation_document
     from experiments.verbs.verify import bound_text
     from experiments.verbs.verify import document as verification_document
@@ -62,6 +73,10 @@ def run(args: argparse.Namespace) -> int:
     from strategy.plan.replayed_bound import replayed_bound
 
     check_output_path(args.out, "--out")
+    price = read_price(args.plan)
+    if price is not None:
+        _write(web_page(price, Template.PRICE), args, price["step_time_s"])
+        return 0
     path, measured = plan_and_run(args.plan)
     one = read_simulated(path)
     plan = one.plan
@@ -88,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         program = program_of(plan, plan.cost, folds=False)
         one = replace(one, program=program, found=simulate(program, peak_flop_per_s=plan.peak_flop_per_s))
     known = bound_text(proved, {} if plan.certificate is None else plan.certificate["pinned"])
-    text = page(
+    text = web_page(
         report_document(
             str(args.plan),
             one,
@@ -97,14 +112,20 @@ def run(args: argparse.Namespace) -> int:
             bound=known,
             others=others,
             certainty=certainty,
+            interval=step_interval(plan, calibration),
             run=measured,
-        )
+        ),
+        Template.REPORT,
     )
+    _write(text, args, simulation["step_time_s"])
+    return 0
+
+
+def _write(text: str, args: argparse.Namespace, step_time_s: object) -> None:
     write_atomic(args.out, text)
     if args.json:
-        emit({"page": str(args.out), "nbytes": len(text.encode()), "step_time_s": simulation["step_time_s"]})
+        emit({"page": str(args.out), "nbytes": len(text.encode()), "step_time_s": step_time_s})
     say(f"{args.out}: {len(text.encode()) / 1e6:.2f} MB; open it in a browser, no network is needed")
-    return 0
 
 
 def plan_and_run(path: Path) -> tuple[Path, TimedRun | None]:

@@ -82,6 +82,11 @@ class TrainerPrice:
         return self.peak_memory_bytes - self.memory_bytes[SPARE]
 
     @property
+    def margin_bytes(self) -> int:
+        """What is left of the GPU when the allocator has given back all that it can; below zero, what is missing."""
+        return self.limit_bytes - self.needed_memory_bytes
+
+    @property
     def tokens_per_s_per_gpu(self) -> float:
         """Tokens of the global batch over the step and the GPUs."""
         return self.job.global_batch * self.job.seq / self.step_time_s / self.job.gpus

@@ -18,9 +18,22 @@ from typing import Any, TypeVar
 from strategy.base.errors import InputError, did_you_mean, report
 
 Word = TypeVar("Word")
+Listed = TypeVar("Listed")
 MOST = 2**53
 _TRUE = ("true", "1", "yes", "on", "")
 _FALSE = ("false", "0", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class UsualValues:
+    """Values of a key, by pattern, under which it changes nothing, and what another changes."""
+
+    values: tuple[str, ...]
+    changes: str
+
+    def hold(self, value: object) -> bool:
+        """Whether this is one of them; words differ not by case."""
+        return any(fnmatchcase(str(value).lower(), pattern) for pattern in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +41,12 @@ class ReviewedKeys:
     """Keys of one trainer, by pattern, with the reason why nobody reads them.
 
     `unused` keys change neither the time of a step nor its memory; `unpriced` ones do, and no figure here follows them.
+    `usual` keys change neither while their value is one of those listed, by pattern; with another they are not priced.
     """
 
     unused: Mapping[str, str]
     unpriced: Mapping[str, str]
+    usual: Mapping[str, UsualValues]
 
 
 @cache
@@ -43,7 +58,12 @@ def reviewed_keys(trainer: str) -> ReviewedKeys:
     def by_pattern(section: str) -> dict[str, str]:
         return {pattern: reason for reason, patterns in table.get(section, {}).items() for pattern in patterns}
 
-    return ReviewedKeys(by_pattern("unused"), by_pattern("unpriced"))
+    usual = {
+        pattern: UsualValues(tuple(values), reason)
+        for reason, keys in table.get("usual", {}).items()
+        for pattern, values in keys.items()
+    }
+    return ReviewedKeys(by_pattern("unused"), by_pattern("unpriced"), usual)
 
 
 class Settings:
@@ -167,13 +187,20 @@ class Settings:
 
     def unpriced(self) -> dict[str, str]:
         """Key -> why it changes time or memory though no figure follows it; of those that nobody reads."""
-        unused = self.unused_keys()
-        found = self._matching(reviewed_keys(self.trainer).unpriced)
-        return {key: why for key, why in found if key not in unused}
+        unused, reviewed = self.unused_keys(), reviewed_keys(self.trainer)
+        listed = dict(self._matching(reviewed.unpriced))
+        listed |= {key: usual.changes for key, usual in self._matching(reviewed.usual)}
+        return {key: why for key, why in listed.items() if key not in unused}
 
     def unused_keys(self) -> dict[str, str]:
         """Key -> why it changes neither time nor memory."""
-        listed = dict(self._matching(reviewed_keys(self.trainer).unused))
+        reviewed = reviewed_keys(self.trainer)
+        listed = dict(self._matching(reviewed.unused))
+        listed |= {
+            key: f"{self.values[key]}, as it stands, changes nothing"
+            for key, usual in self._matching(reviewed.usual)
+            if usual.hold(self.values[key])
+        }
         own = {key: why for key, why in self.unused.items() if key not in self._used}
         return listed | own | self._aside
 
@@ -182,7 +209,7 @@ class Settings:
         known = {*self._used, *self.unpriced(), *self.unused_keys()}
         return sorted(key for key in self.values if key not in known)
 
-    def _matching(self, table: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    def _matching(self, table: Mapping[str, Listed]) -> Iterator[tuple[str, Listed]]:
         for key in self.values:
             if key in self._used or key in self.unused:
                 continue

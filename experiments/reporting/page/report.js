@@ -1,85 +1,5 @@
 "use strict";
-// What is shown is in the element "data"; nothing is asked for from anywhere. Text is set as text, never as markup.
-
-const data = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
-
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "class") element.className = value;
-    else if (name === "style") Object.assign(element.style, value);
-    else element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
-
-// ---- numbers ----
-
-const digits = (value, count = 3) => {
-  if (value === 0) return "0";
-  const places = Math.max(0, count - 1 - Math.floor(Math.log10(Math.abs(value))));
-  return value.toFixed(Math.min(places, 9));
-};
-function time(seconds) {
-  const size = Math.abs(seconds);
-  if (size === 0) return "0 s";
-  if (size >= 1) return `${digits(seconds)} s`;
-  if (size >= 1e-3) return `${digits(seconds * 1e3)} ms`;
-  return size >= 1e-6 ? `${digits(seconds * 1e6)} us` : `${digits(seconds * 1e9)} ns`;
-}
-function bytes(count) {
-  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-  let value = count, unit = 0;
-  while (Math.abs(value) >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
-  return unit ? `${value.toFixed(2)} ${units[unit]}` : `${value} bytes`;
-}
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
-function count(value) {
-  for (const [size, word] of [[1e12, "trillion"], [1e9, "billion"], [1e6, "million"]]) {
-    if (value >= size) return `${digits(value / size)} ${word}`;
-  }
-  return Math.round(value).toLocaleString("en");
-}
-function ranges(numbers) {
-  const found = [];
-  for (const number of numbers) {
-    const last = found[found.length - 1];
-    if (last && last[1] + 1 === number) last[1] = number;
-    else found.push([number, number]);
-  }
-  const shown = found.slice(0, 6).map(([a, b]) => (a === b ? `${a}` : `${a}–${b}`)).join(", ");
-  return found.length > 6 ? `${shown}, …` : shown;
-}
-const plural = (word, numbers) => `${word}${numbers.length === 1 ? "" : "s"} ${ranges(numbers)}`;
-const color = (name) => `var(--${name})`;
-
-// ---- what is under the pointer ----
-
-const tip = byId("tip");
-function showTip(event, text) {
-  tip.textContent = text;
-  tip.hidden = false;
-  const width = tip.offsetWidth, height = tip.offsetHeight;
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, window.innerWidth - width - 8))}px`;
-  tip.style.top = `${event.clientY + 18 + height > window.innerHeight ? event.clientY - height - 10 : event.clientY + 18}px`;
-}
-const hideTip = () => { tip.hidden = true; };
-function withTip(element, text) {
-  element.addEventListener("pointermove", (event) => showTip(event, text));
-  element.addEventListener("pointerleave", hideTip);
-  return element;
-}
-
 // ---- the answer ----
-
-function table(head, rows, numbers = []) {
-  const cell = (tag, content, i) => make(tag, numbers.includes(i) ? { class: "number" } : {}, content);
-  const body = rows.map((row) => (row instanceof Node ? row : make("tr", {}, ...row.map((c, i) => cell("td", c, i)))));
-  const top = head ? [make("thead", {}, make("tr", {}, ...head.map((c, i) => cell("th", c, i))))] : [];
-  return make("div", { class: "scroll" }, make("table", {}, ...top, make("tbody", {}, ...body)));
-}
 
 function answer() {
   const { claims, simulation, config } = data;
@@ -93,8 +13,10 @@ function answer() {
     `${config.num_micro_batches} micro-batches of ${config.micro_batch} (${config.schedule}), ` +
     `recompute ${config.recompute}, ZeRO stage ${config.zero_stage}`;
   const peak = Math.max(...simulation.peak_memory_bytes);
+  const { interval } = data, whose = interval && (interval.calibrated ? "calibration" : "data sheet");
+  const between = interval ? `; 90 % between ${time(interval.lo_s)} and ${time(interval.hi_s)}, by how far the ${whose} may be off` : "";
   const tiles = [
-    [time(simulation.step_time_s), "a step, simulated"],
+    [time(simulation.step_time_s), `a step, simulated${between}`],
     [percent(claims.gap), `at most from the best: nothing takes less than ${time(claims.lower_bound_s)} (objective ${time(claims.objective_s)}, ${claims.status})`],
     [count(simulation.tokens_per_s), "tokens a second"],
   ];

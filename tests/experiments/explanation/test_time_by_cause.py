@@ -10,6 +10,7 @@ from strategy.layout.config import Recompute
 from strategy.models.mlp import MlpConfig
 from strategy.passes.training import Training
 from tests.campaigns.causes import check
+from tests.experiments.explanation.small import CONFIGS, small_plan
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, deduced_plan, lowered, request
 
@@ -31,6 +32,19 @@ def test_a_pipeline_waits_as_its_schedule_says() -> None:
         assert causes.by_cause_s[IMBALANCE] >= 0
     assert shares[2] == pytest.approx(1 / 2, rel=0.3)
     assert shares[2] / shares[8] == pytest.approx(4, rel=0.3)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_left_is_whole_picoseconds_or_nothing(name: str, steps: int) -> None:
+    """Floating point leaves no bubble of -0.000000444 ns where there is none."""
+    plan = small_plan(name)
+    causes = time_by_cause(plan.priced, simulate(lowered(plan), steps=steps))
+    for cause in (IMBALANCE, IDLE):
+        seconds = causes.by_cause_s[cause]
+        assert seconds == round(seconds, 12)
+        assert not str(seconds).startswith("-0.0")
+    assert sum(causes.by_cause_s.values()) == pytest.approx(causes.step_time_s)
 
 
 def test_what_is_computed_again_is_a_cause_of_its_own() -> None:

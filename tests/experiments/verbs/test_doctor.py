@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import Call
 from strategy.hardware.cluster_file import read_cluster
+from tests.conftest import ROOT
 from tests.experiments.conftest import Command
 
 
@@ -61,6 +64,36 @@ def test_a_probe_that_fails_says_why() -> None:
     found = doctor.attempt("gpu", lambda: doctor.probe([sys.executable, "-c", "import nothing_such"]), hint="get it")
     assert (found.ok, found.hint) == (False, "get it")
     assert found.found == "ModuleNotFoundError: No module named 'nothing_such'"
+
+
+@pytest.mark.parametrize(
+    ("installed", "hint"),
+    [
+        ((), 'pip install "sbplan[gpu]" with a GPU'),
+        ((("cupy-cuda13x", "14.1.0"), ("cupyx-tools", "1.0")), 'pip install "sbplan[gpu]" with a GPU'),
+        (
+            (("cupy-cuda13x", "14.0.0"), ("cupy-cuda12x", "13.6.0")),
+            "cupy-cuda12x 13.6.0: cupy-cuda13x 14 or newer is needed; pip uninstall cupy-cuda12x, then "
+            'pip install "sbplan[gpu]" with a GPU',
+        ),
+        (
+            (("cupy-cuda13x", "13.9.0"),),
+            "cupy-cuda13x 13.9.0: cupy-cuda13x 14 or newer is needed; pip uninstall cupy-cuda13x, then "
+            'pip install "sbplan[gpu]" with a GPU',
+        ),
+    ],
+)
+def test_a_wrong_cupy_is_named_with_its_remedy(
+    installed: tuple[tuple[str, str], ...], hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [SimpleNamespace(metadata={"Name": name}, version=version) for name, version in installed]
+    monkeypatch.setattr(doctor, "distributions", lambda: there)
+    assert doctor.gpu_hint() == hint
+
+
+def test_the_cupy_that_is_wanted_is_that_of_the_extra() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gpu"]
+    assert f"{doctor.CUPY}>={doctor.LEAST_CUPY}.0" in extra
 
 
 def test_an_op_is_tried(command: Command) -> None:

@@ -40,9 +40,25 @@ def test_the_document_has_the_keys_of_the_contract(capsys: pytest.CaptureFixture
     assert training["lo_days"] < training["days"] < training["hi_days"]
     assert sum(found["memory_by_cause"].values()) == found["peak_memory_bytes"]
     assert found["unused"]["lr_scheduler.warmup_steps"] == "figures of the optimiser and its schedule"
-    assert set(found["unpriced"]) == {"compile.components", "compile.enable"}
+    assert set(found["unpriced"]) == {"compile.components", "profiling.enable_profiling"}
+    assert found["unused"]["compile.enable"] == "False, as it stands, changes nothing"
     assert found["defaults"]["parallelism.fsdp_reshard_after_forward"] == "default"
     assert document(capsys, str(LLAMA), *words) == found, "the same every time"
+
+
+def test_what_fits_to_the_last_byte_has_room_that_the_allocator_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    """NeMo's Llama-3.1-405B in FP8 on 256 H100: the allocator keeps all that there is, and gives it back."""
+    path = ROOT / "nemo" / "llama31_405b_v5.0__DGXH100_64x8x288xtp8pp8cp2.yaml"
+    found = document(capsys, str(path), "--gpus", "256", "--gpu", "h100", "--no-search")
+    assert found["fits"]
+    kept = found["memory_by_cause"]["kept by the allocator"]
+    free = found["memory_limit_bytes"] - found["peak_memory_bytes"]
+    assert found["memory_margin_bytes"] == free + kept > 2**30
+    assert main(["price", str(path), "--gpus", "256", "--gpu", "h100", "--no-search"]) == 0
+    said = capsys.readouterr().err
+    assert "too much" not in said
+    assert "GiB from running out: parameters" in said
+    assert "ZeRO 1, FP8" in said
 
 
 def test_days_have_failures_in_them_as_those_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,18 @@ def test_its_figures_are_those_of_verify_and_simulate(name: str, command: Comman
     assert max(end for row in drawn["rows"] for end in row["end_ns"]) == drawn["span_ns"]
 
 
+def test_the_step_has_an_interval(command: Command, tmp_path: Path) -> None:
+    """Were one constant to price all of a step, it would lie within a factor of 1.35 both ways; several average."""
+    plan, page = tmp_path / "plan.json", tmp_path / "report.html"
+    write_plan(small_plan("data"), plan)
+    assert command("report", plan, "--out", page, "--others", "0").code == 0
+    found = values_of(page)
+    step_s, interval = found["simulation"]["step_time_s"], found["interval"]
+    assert step_s / 1.36 < interval["lo_s"] < 0.99 * step_s
+    assert 1.01 * step_s < interval["hi_s"] < 1.36 * step_s
+    assert interval["calibrated"] is False
+
+
 def test_other_plans_and_why_they_lose(command: Command, tmp_path: Path) -> None:
     plan, page = tmp_path / "plan.json", tmp_path / "report.html"
     write_plan(small_plan("data"), plan)

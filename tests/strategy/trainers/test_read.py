@@ -48,6 +48,34 @@ def test_a_key_that_is_not_listed_changes_what_is_read() -> None:
     assert outcome.unmet() == []
 
 
+SHORT_GPT = {"num-layers": 2, "hidden-size": 64, "num-attention-heads": 2, "seq-length": 32, "global-batch-size": 8}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "changes"),
+    [
+        ("clip-grad", 1.0, False),
+        ("clip-grad", 0.0, True),
+        ("attention-dropout", 0.0, False),
+        ("attention-dropout", 0.1, True),
+        ("distributed-backend", "nccl", False),
+        ("distributed-backend", "gloo", True),
+        ("log-interval", 1, False),
+        ("log-num-zeros-in-grad", True, True),
+        ("log-params-norm", True, True),
+        ("timing-log-level", 2, True),
+        ("async-save", True, False),
+        ("muon-momentum", 0.9, False),
+        ("muon-tp-mode", "distributed", True),
+        ("record-memory-history", True, True),
+        ("sync-tp-duplicated-parameters", True, True),
+    ],
+)
+def test_what_takes_time_at_some_value_is_not_said_to_take_none(key: str, value: object, changes: bool) -> None:
+    found = read_document({**SHORT_GPT, "micro-batch-size": 1, key: value}, Path("run.yaml"), trainer="megatron")
+    assert (key in found.unpriced, key in found.unused) == (changes, not changes)
+
+
 def test_megatron_says_what_bloom_was() -> None:
     found = read("deepspeed/tr11_176B.json", "deepspeed/tr11_176B__args.sh")
     model = found.model
