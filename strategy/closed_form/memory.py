@@ -49,12 +49,16 @@ _ADAM = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of one GPU, by what they are for; `reserved` and `driver` contain `allocated`."""
+    """Bytes of one GPU, by what they are for; `reserved` and `driver` contain `allocated`.
+
+    `boundaries` are the activations that are left where every layer is computed again: what enters it.
+    """
 
     parameters: Floats
     gradients: Floats
     optimiser: Floats
     activations: Floats
+    boundaries: Floats
     working: Floats
     logits: Floats
     allocated: Floats
@@ -73,7 +77,14 @@ def footprint(jobs: Jobs, work: JobWork, constants: Constants) -> Footprint:
 
 
 def _of_stage(
-    jobs: Jobs, work: JobWork, c: Constants, per_layer: Floats, kept: Floats, *, last: npt.NDArray[np.bool_]
+    jobs: Jobs,
+    work: JobWork,
+    c: Constants,
+    per_layer: Floats,
+    kept: Floats,
+    boundary: Floats,
+    *,
+    last: npt.NDArray[np.bool_],
 ) -> Footprint:
     j = jobs
     profiles = [PROFILES[job.framework] for job in jobs.jobs]
@@ -118,7 +129,9 @@ def _of_stage(
     spare = np.where(deepspeed, c["memory.reserved.deepspeed"], spare)
     reserved = parameters + gradients + optimiser + spare * (activations + working + logits) + workspace
     driver = reserved + np.where(deepspeed, c["memory.context.deepspeed"], c["memory.context"]) * GIB
-    return Footprint(parameters, gradients, optimiser, activations, working, logits, allocated, reserved, driver)
+    return Footprint(
+        parameters, gradients, optimiser, activations, boundary * flying, working, logits, allocated, reserved, driver
+    )
 
 
 def _parameters(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
@@ -140,8 +153,8 @@ def _transposed(jobs: Jobs) -> npt.NDArray[np.bool_]:
     return np.array([job.device.generation is Generation.HOPPER or job.precision == "mx8" for job in jobs.jobs])
 
 
-def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]:
-    """Bytes that one layer makes for its backward pass, and those of them that are kept until then."""
+def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats, Floats]:
+    """Bytes that one layer makes for its backward pass, those of them that are kept until then, and what enters it."""
     j = jobs
     again = np.array([job.recompute for job in jobs.jobs])
     fused = np.array([PROFILES[job.framework].fused for job in jobs.jobs])
@@ -191,7 +204,7 @@ def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]
     share = np.where(j.recompute_layers > 0, np.minimum(j.recompute_layers / layers, 1), 1.0)
     full = share * boundary + (1 - share) * per_layer
     selected = np.where(again_by["per-op"], c["memory.selective"] * per_layer, selected)
-    return per_layer, np.select([again == "full", again == "selective"], [full, selected], per_layer)
+    return per_layer, np.select([again == "full", again == "selective"], [full, selected], per_layer), boundary
 
 
 def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> Floats:
@@ -235,9 +248,14 @@ _RESERVABLE = 0.89
 
 
 def lacking(jobs: Jobs, held: Footprint) -> Floats:
-    """Share of the activations for which there is no memory."""
+    """Share of the activations for which there is no memory; all or none of them where a system has one switch."""
     more = np.maximum(held.allocated - _USABLE * jobs.memory_bytes, 0.0)
-    return np.where(held.activations > 0, np.minimum(more / np.maximum(held.activations, 1.0), 1.0), 0.0)
+    share = np.where(held.activations > 0, np.minimum(more / np.maximum(held.activations, 1.0), 1.0), 0.0)
+    return np.where(_all_or_none(jobs), np.ceil(share), share)
+
+
+def _all_or_none(jobs: Jobs) -> npt.NDArray[np.bool_]:
+    return np.array([PROFILES[job.framework].all_or_none for job in jobs.jobs])
 
 
 def fitting(jobs: Jobs, held: Footprint) -> Footprint:
@@ -247,7 +265,9 @@ def fitting(jobs: Jobs, held: Footprint) -> Footprint:
     """
     room, most = _USABLE * jobs.memory_bytes, _RESERVABLE * jobs.memory_bytes
     runs = ~overflows(jobs, held)
-    less = np.minimum(np.where(runs, np.maximum(held.allocated - room, 0.0), 0.0), held.activations)
+    more = np.where(runs, np.maximum(held.allocated - room, 0.0), 0.0)
+    whole = np.where(_all_or_none(jobs) & (more > 0), np.maximum(held.activations - held.boundaries, 0.0), 0.0)
+    less = np.minimum(np.maximum(more, whole), held.activations)
     allocated = held.allocated - less
     return replace(
         held,

@@ -9,7 +9,8 @@ import pytest
 
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.job import Job, Jobs, Shape
-from strategy.closed_form.memory import Footprint, fitting, footprint, overflows
+from strategy.closed_form.memory import Footprint, fitting, footprint, lacking, overflows
+from strategy.closed_form.price import Pricing
 from strategy.closed_form.work import measure
 from strategy.hardware.devices import GIB, device
 from tests.strategy.closed_form.conftest import BASE, Make
@@ -144,3 +145,20 @@ def test_what_runs_fits_and_states_are_never_computed_again(job: Make) -> None:
     fits = fitting(columns, found)
     assert found.allocated[0] > 180 * GIB > fits.allocated[0]
     assert fits.parameters[0] == found.parameters[0]
+
+
+def test_where_recomputing_is_one_switch_what_does_not_fit_is_computed_again_as_a_whole(job: Make) -> None:
+    """What is left of activations is what enters each layer, as where the run says that it recomputes all."""
+    large = job(framework="nemo-automodel", device=device("H100"), tp=1, pp=1, gpus=64, zero=3, recompute="none",
+                precision="half", micro_batch=2, flash=True, seq=8192)  # fmt: skip
+    said = replace(large, recompute="full")
+    columns = Jobs.of([large, said, replace(large, micro_batch=1, seq=512)])
+    work, constants = measure(columns), shipped().constants
+    found = footprint(columns, work, constants)
+    assert found.allocated[0] > 80 * GIB > found.allocated[1]
+    assert list(lacking(columns, found)) == [1, 0, 0]
+    fits = fitting(columns, found)
+    assert fits.activations[0] == pytest.approx(found.activations[1])
+    assert list(fits.allocated[1:]) == list(found.allocated[1:])
+    seconds = Pricing(columns, constants).seconds(constants)
+    assert seconds[0] == pytest.approx(seconds[1])
