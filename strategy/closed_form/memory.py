@@ -49,16 +49,12 @@ _ADAM = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of one GPU, by what they are for; `reserved` and `driver` contain `allocated`.
-
-    `boundaries` are the activations that are left where every layer is computed again: what enters it.
-    """
+    """Bytes of one GPU, by what they are for; `reserved` and `driver` contain `allocated`."""
 
     parameters: Floats
     gradients: Floats
     optimiser: Floats
     activations: Floats
-    boundaries: Floats
     working: Floats
     logits: Floats
     allocated: Floats
@@ -77,14 +73,7 @@ def footprint(jobs: Jobs, work: JobWork, constants: Constants) -> Footprint:
 
 
 def _of_stage(
-    jobs: Jobs,
-    work: JobWork,
-    c: Constants,
-    per_layer: Floats,
-    kept: Floats,
-    boundary: Floats,
-    *,
-    last: npt.NDArray[np.bool_],
+    jobs: Jobs, work: JobWork, c: Constants, per_layer: Floats, kept: Floats, *, last: npt.NDArray[np.bool_]
 ) -> Footprint:
     j = jobs
     profiles = [PROFILES[job.framework] for job in jobs.jobs]
@@ -102,9 +91,10 @@ def _of_stage(
     master = (np.where(j.bits == 32, 8.0, adam) - 4 * (2 - j.moments)) * trained
     of_experts = np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1)
     shared = (held - experts) / j.spread + experts / np.minimum(of_experts, j.spread)
-    through = (j.zero >= 3) & (j.pp > 1)  # a stage of a pipeline keeps what it gathered until its last backward pass
-    parameters = width * np.where(j.zero >= 3, shared + np.where(through, held, 2 * layer), held)
-    gradients = gradient * np.where((j.zero >= 2) & ~through, shared + layer, held)
+    several = j.spread > 1  # among one rank nothing is shared out, and nothing gathered
+    through = (j.zero >= 3) & (j.pp > 1) & several  # stages keep what they gathered until their last backward pass
+    parameters = width * np.where((j.zero >= 3) & several, shared + np.where(through, held, 2 * layer), held)
+    gradients = gradient * np.where((j.zero >= 2) & ~through & several, shared + layer, held)
     # Of one layer, gradients of weights are there as the products make them, beside what they are added to.
     made = work.parameters * j.pp / np.maximum(j.layers, 1)
     gradients = gradients + np.where(fused & (j.zero < 2), 2 * trained * made, 0.0)
@@ -129,9 +119,7 @@ def _of_stage(
     spare = np.where(deepspeed, c["memory.reserved.deepspeed"], spare)
     reserved = parameters + gradients + optimiser + spare * (activations + working + logits) + workspace
     driver = reserved + np.where(deepspeed, c["memory.context.deepspeed"], c["memory.context"]) * GIB
-    return Footprint(
-        parameters, gradients, optimiser, activations, boundary * flying, working, logits, allocated, reserved, driver
-    )
+    return Footprint(parameters, gradients, optimiser, activations, working, logits, allocated, reserved, driver)
 
 
 def _parameters(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
@@ -153,8 +141,8 @@ def _transposed(jobs: Jobs) -> npt.NDArray[np.bool_]:
     return np.array([job.device.generation is Generation.HOPPER or job.precision == "mx8" for job in jobs.jobs])
 
 
-def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats, Floats]:
-    """Bytes that one layer makes for its backward pass, those of them that are kept until then, and what enters it."""
+def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]:
+    """Bytes that one layer makes for its backward pass, and those of them that are kept until then."""
     j = jobs
     again = np.array([job.recompute for job in jobs.jobs])
     fused = np.array([PROFILES[job.framework].fused for job in jobs.jobs])
@@ -204,7 +192,7 @@ def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats,
     share = np.where(j.recompute_layers > 0, np.minimum(j.recompute_layers / layers, 1), 1.0)
     full = share * boundary + (1 - share) * per_layer
     selected = np.where(again_by["per-op"], c["memory.selective"] * per_layer, selected)
-    return per_layer, np.select([again == "full", again == "selective"], [full, selected], per_layer), boundary
+    return per_layer, np.select([again == "full", again == "selective"], [full, selected], per_layer)
 
 
 def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> Floats:
@@ -248,26 +236,21 @@ _RESERVABLE = 0.89
 
 
 def lacking(jobs: Jobs, held: Footprint) -> Floats:
-    """Share of the activations for which there is no memory; all or none of them where a system has one switch."""
+    """Share of the activations that is computed again for want of memory: all or none where a system has one switch."""
     more = np.maximum(held.allocated - _USABLE * jobs.memory_bytes, 0.0)
     share = np.where(held.activations > 0, np.minimum(more / np.maximum(held.activations, 1.0), 1.0), 0.0)
-    return np.where(_all_or_none(jobs), np.ceil(share), share)
-
-
-def _all_or_none(jobs: Jobs) -> npt.NDArray[np.bool_]:
-    return np.array([PROFILES[job.framework].all_or_none for job in jobs.jobs])
+    return np.where([PROFILES[job.framework].all_or_none for job in jobs.jobs], np.ceil(share), share)
 
 
 def fitting(jobs: Jobs, held: Footprint) -> Footprint:
     """The footprint of jobs that run: activations beyond the memory are computed again, states are not.
 
-    Where memory is exceeded all the same (`overflows`), the footprint stays what it is.
+    Where memory is exceeded all the same (`overflows`), the footprint stays what it is. Where recomputing is a switch
+    for all layers, memory is that of a share, too: more devices for a job would else hold more.
     """
     room, most = _USABLE * jobs.memory_bytes, _RESERVABLE * jobs.memory_bytes
     runs = ~overflows(jobs, held)
-    more = np.where(runs, np.maximum(held.allocated - room, 0.0), 0.0)
-    whole = np.where(_all_or_none(jobs) & (more > 0), np.maximum(held.activations - held.boundaries, 0.0), 0.0)
-    less = np.minimum(np.maximum(more, whole), held.activations)
+    less = np.minimum(np.where(runs, np.maximum(held.allocated - room, 0.0), 0.0), held.activations)
     allocated = held.allocated - less
     return replace(
         held,

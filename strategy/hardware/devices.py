@@ -183,7 +183,7 @@ _SHEETS = (
         ("GH200-96GB", "NVIDIA GH200 480GB"), wiring=Wiring.MESH,
     ),
     # Cards for inference, graphics and games: PCIe 4 x16 (T4: 3), and no NVLink but the A6000's, A40's and A30's
-    # bridges; the 3090's, for two, is an extra. Peaks of the data sheets without sparsity, of halves that add up in float32.
+    # bridges; the 3090's, for two, is an extra. Peaks of the data sheets without sparsity, of sums in float32.
     DeviceSheet(
         "L40", Generation.AMPERE, 48 * GIB, 864e9, 142, 90.5 * _T, 181 * _T, 362 * _T, 362 * _T, 32e9, 8, 12.5e9,
         ("NVIDIA L40",),
