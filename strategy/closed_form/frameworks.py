@@ -34,6 +34,7 @@ class Profile:
     lay memory out as DeepSpeed does; `vision` ones are of image and BERT runs; `host_loader` ones decode images on the
     host, and `node_loader` ones with one loader per node; `staged_sync` ones stage gradients beside the links' time.
     `streams` are of programs of acts: what they hide is known, not fitted, and no replica is slower than another.
+    `all_or_none` ones compute every layer again or none: one switch for the whole model.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Profile:
     node_loader: bool = False
     staged_sync: bool = False
     streams: bool = False
+    all_or_none: bool = False
 
 
 # Megatron-DeepSpeed without a ZeRO stage runs Megatron's loop; with one, DeepSpeed's engine.
@@ -84,6 +86,8 @@ _TESTED = replace(
     deterministic=True,
 )
 _NEMO = replace(_BRIDGE, name="nemo", slack="slack.nemo", host="host.captured", gradient_bytes=2.0, narrow_weights=True)
+# `activation_checkpointing` of NeMo AutoModel is true or false, and wraps each layer (docs/guides of its repository);
+# MaxText, InternEvo and Megatron-Core take a share, a policy or a number of layers.
 _SHARDED = Profile(
     "nemo-automodel",
     slack="slack.automodel",
@@ -91,6 +95,7 @@ _SHARDED = Profile(
     routed="host.graph",
     step="step.eager",
     fused=True,
+    all_or_none=True,
 )
 # Systems of published image and BERT runs; those with one slack share their kernels.
 _MXNET = Profile("mxnet-ngc", slack="slack.mxnet", gradient_bytes=4.0, vision=True)
@@ -117,7 +122,13 @@ PROFILES = {
         replace(_NEMO, name="primus", optimiser="memory.optimiser.primus"),
         _SHARDED,
         replace(
-            _SHARDED, name="maxtext", slack=REFERENCE, host="host.captured", routed="host.captured", step="step.graph"
+            _SHARDED,
+            name="maxtext",
+            slack=REFERENCE,
+            host="host.captured",
+            routed="host.captured",
+            step="step.graph",
+            all_or_none=False,
         ),
         Profile(
             "internevo",

@@ -91,9 +91,10 @@ def _of_stage(
     master = (np.where(j.bits == 32, 8.0, adam) - 4 * (2 - j.moments)) * trained
     of_experts = np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1)
     shared = (held - experts) / j.spread + experts / np.minimum(of_experts, j.spread)
-    through = (j.zero >= 3) & (j.pp > 1)  # a stage of a pipeline keeps what it gathered until its last backward pass
-    parameters = width * np.where(j.zero >= 3, shared + np.where(through, held, 2 * layer), held)
-    gradients = gradient * np.where((j.zero >= 2) & ~through, shared + layer, held)
+    several = j.spread > 1  # among one rank nothing is shared out, and nothing gathered
+    through = (j.zero >= 3) & (j.pp > 1) & several  # stages keep what they gathered until their last backward pass
+    parameters = width * np.where((j.zero >= 3) & several, shared + np.where(through, held, 2 * layer), held)
+    gradients = gradient * np.where((j.zero >= 2) & ~through & several, shared + layer, held)
     # Of one layer, gradients of weights are there as the products make them, beside what they are added to.
     made = work.parameters * j.pp / np.maximum(j.layers, 1)
     gradients = gradients + np.where(fused & (j.zero < 2), 2 * trained * made, 0.0)
@@ -235,15 +236,17 @@ _RESERVABLE = 0.89
 
 
 def lacking(jobs: Jobs, held: Footprint) -> Floats:
-    """Share of the activations for which there is no memory."""
+    """Share of the activations that is computed again for want of memory: all or none where a system has one switch."""
     more = np.maximum(held.allocated - _USABLE * jobs.memory_bytes, 0.0)
-    return np.where(held.activations > 0, np.minimum(more / np.maximum(held.activations, 1.0), 1.0), 0.0)
+    share = np.where(held.activations > 0, np.minimum(more / np.maximum(held.activations, 1.0), 1.0), 0.0)
+    return np.where([PROFILES[job.framework].all_or_none for job in jobs.jobs], np.ceil(share), share)
 
 
 def fitting(jobs: Jobs, held: Footprint) -> Footprint:
     """The footprint of jobs that run: activations beyond the memory are computed again, states are not.
 
-    Where memory is exceeded all the same (`overflows`), the footprint stays what it is.
+    Where memory is exceeded all the same (`overflows`), the footprint stays what it is. Where recomputing is a switch
+    for all layers, memory is that of a share, too: more devices for a job would else hold more.
     """
     room, most = _USABLE * jobs.memory_bytes, _RESERVABLE * jobs.memory_bytes
     runs = ~overflows(jobs, held)

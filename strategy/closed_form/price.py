@@ -52,7 +52,8 @@ CONSTANTS = (
         "host.sharpness.tested", 1.2, 0.1, "the same of functional tests, whose device waits for little", "golden", 3.0
     ),
     Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
-    Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
+    Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters, FSDP"),
+    Constant("gather.sharpness.zero", 3.0, 0.4, "the same of DeepSpeed ZeRO, which fetches ahead", "sc21_t2", 2.5),
     Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
     *(Constant(f"cpu.{generation}", 1.0, 0.3, f"host seconds per kernel of {generation}'s hosts over those of ampere")
       for generation in _NEWER_HOSTS),
@@ -140,6 +141,8 @@ class Pricing:
         held = footprint(jobs, self.work, nominal(memory.CONSTANTS))
         self._lacking = np.where(self._sharded & fused, lacking(jobs, held), 0.0)
         profiles = [PROFILES[job.framework] for job in jobs.jobs]
+        zero = np.array([profile.deepspeed for profile in profiles])
+        self._gathering = Lookup(["gather.sharpness.zero" if ours else "gather.sharpness" for ours in zero])
         self._slack, self._host, self._tp, self._dp, self._gather, self._step = (
             Lookup([getattr(profile, part) for profile in profiles])
             for part in ("slack", "host", "tp", "dp", "gather", "step")
@@ -170,7 +173,7 @@ class Pricing:
         """Seconds of one step of every job."""
         j, terms = self.jobs, self.terms(c)
         pipeline = step_seconds(terms.stages, self.work.micro_batches, j.pp, j.virtual)
-        gathering = _soft_maximum(pipeline, terms.gathered, c["gather.sharpness"])
+        gathering = _soft_maximum(pipeline, terms.gathered, self._gathering.of(c))
         busy = np.where(self._sharded, gathering, pipeline + terms.reduced) + terms.update
         step = terms.stretch * busy + terms.beside
         return np.where(self._fed, _soft_maximum(step, self._loading(c), 6.0), step)

@@ -176,12 +176,14 @@ _SHEETS = (
         "H20", Generation.HOPPER, 96 * GIB, 4000e9, 78, 44 * _T, 148 * _T, 296 * _T, 296 * _T, 450e9, 8, 50e9,
         ("H20-SXM-96GB", "NVIDIA H20"),
     ),
-    # One H100 and one Grace on a board of up to 1,000 W.
+    # One H100 and one Grace on a board of up to 1,000 W; four boards of a node have six links from each to each other
+    # (Fusco et al., 2024, arXiv:2408.11556, section 2).
     DeviceSheet(
         "GH200", Generation.HOPPER, 96 * GIB, 4000e9, 132, 67 * _T, 989 * _T, 1979 * _T, 1979 * _T, 450e9, 4, 25e9,
-        ("GH200-96GB", "NVIDIA GH200 480GB"),
+        ("GH200-96GB", "NVIDIA GH200 480GB"), wiring=Wiring.MESH,
     ),
-    # Cards for inference, graphics and games: PCIe 4 x16 (T4: 3), and no NVLink but the A6000's and A40's bridges.
+    # Cards for inference, graphics and games: PCIe 4 x16 (T4: 3), and no NVLink but the A6000's, A40's and A30's
+    # bridges; the 3090's, for two, is an extra. Peaks of the data sheets without sparsity, of sums in float32.
     DeviceSheet(
         "L40", Generation.AMPERE, 48 * GIB, 864e9, 142, 90.5 * _T, 181 * _T, 362 * _T, 362 * _T, 32e9, 8, 12.5e9,
         ("NVIDIA L40",),
@@ -264,7 +266,7 @@ _SHEETS = (
     # Links of 100 GB/s and direction, of 50 before v5p: six of a 3D torus, four of a 2D one. NICs of a host by its four
     # or eight chips.
     DeviceSheet(
-        "TPU-v4", Generation.AMPERE, 32 * GIB, 1228e9, 8, 45.8 * _T, 275 * _T, 275 * _T, 275 * _T, 300e9, 4096, 6.25e9,
+        "TPU-v4", Generation.AMPERE, 32 * GIB, 1200e9, 8, 45.8 * _T, 275 * _T, 275 * _T, 275 * _T, 300e9, 4096, 6.25e9,
         ("TPU v4",), maker=Maker.GOOGLE, wiring=Wiring.TORUS,
     ),
     DeviceSheet(

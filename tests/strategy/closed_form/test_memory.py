@@ -9,7 +9,8 @@ import pytest
 
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.job import Job, Jobs, Shape
-from strategy.closed_form.memory import Footprint, fitting, footprint, overflows
+from strategy.closed_form.memory import Footprint, fitting, footprint, lacking, overflows
+from strategy.closed_form.price import Pricing
 from strategy.closed_form.work import measure
 from strategy.hardware.devices import GIB, device
 from tests.strategy.closed_form.conftest import BASE, Make
@@ -144,3 +145,21 @@ def test_what_runs_fits_and_states_are_never_computed_again(job: Make) -> None:
     fits = fitting(columns, found)
     assert found.allocated[0] > 180 * GIB > fits.allocated[0]
     assert fits.parameters[0] == found.parameters[0]
+
+
+def test_where_recomputing_is_one_switch_what_does_not_fit_is_computed_again_as_a_whole(job: Make) -> None:
+    """A step takes what one takes that says that it recomputes all; memory is full, as where a share is recomputed."""
+    large = job(framework="nemo-automodel", device=device("H100"), tp=1, pp=1, gpus=64, zero=3, recompute="none",
+                precision="half", micro_batch=2, flash=True, seq=8192)  # fmt: skip
+    columns = Jobs.of([large, replace(large, recompute="full"), replace(large, micro_batch=1, seq=512)])
+    found = footprint(columns, measure(columns), shipped().constants)
+    assert found.allocated[0] > 80 * GIB > found.allocated[1]
+    assert list(lacking(columns, found)) == [1, 0, 0]
+    assert list(fitting(columns, found).allocated[1:]) == list(found.allocated[1:])
+    seconds = Pricing(columns, shipped().constants).seconds(shipped().constants)
+    assert seconds[0] == pytest.approx(seconds[1])
+
+
+def test_one_rank_shares_nothing_out() -> None:
+    alone = replace(TEST, framework="nemo-automodel", gpus=4, last_stage=False)
+    assert held(replace(alone, zero=3)).parameters[0] == held(replace(alone, zero=1)).parameters[0]
