@@ -66,15 +66,18 @@ class ClosedForms:
     def __post_init__(self) -> None:
         self.are_axes_alike = self.request.cost.is_faster_inside()
 
-    def first_bounds_ns(self, configs: Sequence[PlanConfig]) -> list[int]:
-        """Of a step of each, by the least work and what is known of its layers; memory aside."""
+    def first_bounds_ns(self, configs: Sequence[PlanConfig], *, exchanges: bool = True) -> list[int]:
+        """Of a step of each, by the least work and what is known of its layers; memory aside.
+
+        `exchanges`: whether what goes on beside layers counts, which takes longest to find.
+        """
         slowed = Overlap.of(self.request.cost.cluster).slowed_ticks
         known: dict[object, tuple[int, int]] = {}
         beside_ns, following_ns = list[int](), list[int]()
         for config in configs:
             key = _of_layers(config)
             if key not in known:
-                known[key] = self.exchange_ns(config), self.following_ns(config)
+                known[key] = self.exchange_ns(config) if exchanges else 0, self.following_ns(config)
             exchange_ns, layers_ns = known[key]
             beside_ns.append(config.num_micro_batches * exchange_ns // config.pp)
             following_ns.append(layers_ns + slowed * exchange_ns // TICKS)

@@ -250,7 +250,7 @@ class Prospects:
             computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         hides = Overlap.of(cluster).allowed
-        exchange_ns = self.forms.exchange_ns(config) if box.level else self._exchange_ns(config)
+        exchange_ns = self.forms.exchange_ns(config) if box.counts_exchanges else self._exchange_ns(config)
         exchanged_ns = exchange_ns * config.num_micro_batches / config.pp
         least_ns = max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns
         return max(crowded * least_ns, box.bound_ns)

@@ -47,17 +47,25 @@ class SharedCuts:
         if told is not None:
             self.of_layers[key], self.forms.layers_ns[key] = told, int(told.inequality.least)
         alike = [other for other in boxes if other.level == 0 and other.axes == key]
-        self.count_exchanges(alike)
+        if box.configs[0].ep == 1:
+            self.count_exchanges(alike)
+        else:  # what experts exchange takes long to find, and counts where a box is looked at
+            self._bound(alike, exchanges=False)
         for other in alike:
             other.level = int(math.isfinite(other.bound_ns))
 
     def count_exchanges(self, boxes: Sequence[Box]) -> None:
-        """Bound boxes by what is known of their layers, with what these exchange at least."""
+        """Bound boxes by what is known of their layers, with what goes on beside these."""
+        self._bound(boxes, exchanges=True)
+        for box in boxes:
+            box.counts_exchanges = True
+
+    def _bound(self, boxes: Sequence[Box], *, exchanges: bool) -> None:
         fitting = [box for box in boxes if math.isfinite(box.bound_ns)]
-        bounds = iter(self.forms.first_bounds_ns([config for box in fitting for config in box.configs]))
+        configs = [config for box in fitting for config in box.configs]
+        bounds = iter(self.forms.first_bounds_ns(configs, exchanges=exchanges))
         for box in fitting:
             box.bounds_ns = [max(before, next(bounds)) for before in box.bounds_ns]
-            box.counts_exchanges = True
 
     def within_of(self, box: Box) -> OuterApproximation:
         """What bounds the box before there are any cuts of templates."""
