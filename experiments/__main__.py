@@ -1,8 +1,6 @@
 """`python -m experiments` is the command `sbplan`."""
 
-import sys
-
-from experiments.entry import main
+from experiments.entry import leave, main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
