@@ -32,8 +32,8 @@ from tests.support.strict_device.world import World
 DATA, OFFLOADED, STAGES, COPIED = 8, 1, 9, 4
 """Seeds of plans of two ranks: one stage; updates on the host; two stages; copies to the host and back."""
 FLOAT16, CODES, DROPPED, KEPT_CODES = 8, 410006, 410044, 420038
-"""Cases of two or more ranks in halves, on codes of eight bits, and with dropout fused with what it is added to; and one
-on codes that offloads activations."""
+"""Cases of two or more ranks in halves, on codes of eight bits, and with dropout fused with what it is added to; and
+one on codes that offloads activations."""
 SUMS = 1
 """Seed of a plan of three ranks that add up."""
 ADAMW = 5

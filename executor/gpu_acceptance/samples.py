@@ -11,6 +11,7 @@ from executor.gpu_acceptance.bench import Bench, Sizes
 from executor.runtime.kernels.gpu import (
     arithmetic,
     attention,
+    block_codes,
     codes,
     elementwise,
     norms,
@@ -23,6 +24,7 @@ from executor.runtime.kernels.gpu import rows as by_rows
 from strategy.graph.graph import Attrs
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Example, Workspace
+from strategy.graph.ops.block_scales import Blocks, scales_shape
 from strategy.sbp.tensor import DType, Shape, TensorSpec
 
 TOLERANCES: Mapping[DType, float] = {DType.FLOAT32: 1e-5, DType.BFLOAT16: 1e-2, DType.FLOAT16: 2e-3}
@@ -31,6 +33,9 @@ _CLASSES = {"label_smoothing": 0.1, "ignore_index": -100}
 _ADAM = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
 _DROP = {"rate": 0.1, "seed": 7}
 _CODES = (DType.FLOAT8_E4M3, DType.FLOAT8_E4M3, DType.FLOAT8_E5M2)
+_BLOCK_SIZE = 32
+_BLOCKS: Attrs = {"dtype": str(DType.FLOAT8_E4M3), "scales": str(DType.FLOAT8_E8M0), "blocks": (1, _BLOCK_SIZE)}
+"""Scales that are powers of two: no ties."""
 _OBSERVED: Attrs = {"dtype": str(DType.FLOAT8_E4M3), "observes": 1}
 
 
@@ -100,6 +105,7 @@ def kernel_samples(sizes: Sizes, half: DType) -> list[Sample]:
         slices.gather_grad: Example((labels, x), attrs={"axis": 0, "rows": classes}, ranges={0: (0, classes)}),
         codes.amax: Example((x,)),
         codes.quantize: Example((x, scalar), attrs=_OBSERVED, ranges={1: (1.75, 1.75)}),  # a scale of 2^-8: no ties
+        block_codes.quantize_blocks: Example((x,), attrs=_BLOCKS),
         update.adamw: Example(figures, figures[:1] * 3, _ADAM, {5: (0.0, 1.0), 2: (0.0, 0.01)}),
     }
     stack = _spec((4, rows // 4, width), half)
@@ -133,7 +139,10 @@ def product_samples(sizes: Sizes, element: DType) -> dict[str, Example]:
 
 
 def samples_of_codes(sizes: Sizes, result: DType) -> dict[str, Example]:
-    """Kind -> its operands: a linear map of a model on codes, and its gradients, of which those that come are E5M2."""
+    """Kind -> its operands: a linear map of a model on codes, and its gradients, of which those that come are E5M2.
+
+    With a scale for each block all are E4M3.
+    """
     shapes = ((sizes.rows, sizes.width), (sizes.width, sizes.width), (sizes.rows, sizes.width))
     x, w, dy = (_spec(shape, dtype) for shape, dtype in zip(shapes, _CODES, strict=True))
     scales = _spec(()), _spec(())
@@ -143,7 +152,19 @@ def samples_of_codes(sizes: Sizes, result: DType) -> dict[str, Example]:
         codes.scaled_matmul_nt: (dy, w),
         codes.scaled_matmul_tn: (x, dy),
     }
-    return {make.__name__: Example((*pair, *scales), attrs=attrs) for make, pair in pairs.items()}
+    found = {make.__name__: Example((*pair, *scales), attrs=attrs) for make, pair in pairs.items()}
+    deep = _BLOCK_SIZE
+    of_blocks: dict[Callable[[Call], object], tuple[TensorSpec, TensorSpec, tuple[Blocks, Blocks]]] = {
+        block_codes.block_scaled_matmul: (x, w, ((1, deep), (deep, 1))),
+        block_codes.block_scaled_matmul_nt: (x, w, ((1, deep), (1, deep))),
+        block_codes.block_scaled_matmul_tn: (x, x, ((deep, 1), (deep, 1))),
+    }
+    for make, (first, second, blocks) in of_blocks.items():
+        both = zip((first, second), blocks, strict=True)
+        powers = (_spec(scales_shape(spec.shape, one), DType.FLOAT8_E8M0) for spec, one in both)
+        of_both: Attrs = {**attrs, "blocks": (*blocks[0], *blocks[1])}
+        found[make.__name__] = Example((first, second, *powers), attrs=of_both, ranges={2: (1, 5), 3: (1, 5)})
+    return found
 
 
 def attention_samples(sizes: Sizes, element: DType) -> dict[str, Example]:

@@ -121,6 +121,33 @@ MUTANTS: Mapping[str, Mutant] = {
     "the tail of a largest magnitude is left out": Mutant(
         "codes.cu", "i < n; i += threads", "i < packs; i += threads", "amax", ("codes.cu",)
     ),
+    "a block goes on behind the tensor": Mutant(
+        "block_codes.cu",
+        "row + block_rows < rows ? row + block_rows : rows",
+        "row + block_rows",
+        "quantize_blocks",
+        ("block_codes.cu",),
+    ),
+    "half of the lanes do not tell their largest": Mutant(
+        "block_codes.cu", "int step = LANES / 2", "int step = LANES / 4", "quantize_blocks", ("block_codes.cu",)
+    ),
+    "the largest code is one too large": Mutant(
+        "block_codes.cu",
+        "fraction > most_fraction",
+        "fraction >= most_fraction",
+        "quantize_blocks",
+        ("block_codes.cu",),
+    ),
+    "two codes have the scale of the first": Mutant(
+        "block_codes.cu",
+        "(at * EACH + j) / block_columns",
+        "at * EACH / block_columns",
+        "quantize_blocks",
+        ("block_codes.cu",),
+    ),
+    "the second of two codes comes first": Mutant(
+        "block_codes.cu", "MOST_E2M1)) << 4 * j;", "MOST_E2M1)) << 4 * (1 - j);", "quantize_blocks", ("block_codes.cu",)
+    ),
     "the tail of a copy is left out": Mutant("copy.cu", "i < n; i", "i < packs; i", "reshape", ("copy.cu",)),
     "the largest of a row is its last": Mutant(
         "softmax.cu", "top = fmaxf(top, v[0][j])", "top = v[0][j]", "softmax", ("softmax.cu",)

@@ -13,7 +13,7 @@ import numpy as np
 from strategy.graph.graph import Attrs
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Workspace
-from strategy.sbp.tensor import Box, DType, Shape, TensorSpec
+from strategy.sbp.tensor import LARGEST_CODE, Box, DType, Shape, TensorSpec
 
 TOLERANCES: Mapping[DType, float] = {DType.FLOAT32: 1e-5, DType.BFLOAT16: 1e-2, DType.FLOAT16: 2e-3}
 """Of the largest error in a row over the row's largest figure."""
@@ -316,6 +316,16 @@ def _amax(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
         yield Trial(kind, (x,))
 
 
+def _quantize_blocks(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
+    """By powers of two, which divide exactly: blocks of rows, columns and both, the last ones shorter; one of zeros."""
+    for dtype in (DType.FLOAT8_E4M3, DType.FLOAT8_E5M2, DType.FLOAT4_E2M1_X2):
+        for blocks in ((1, 40), (16, 1), (16, 16), (5, 3)):
+            x = np.stack([_matrix(rng, 37, 550), 3 * rng.standard_normal((37, 550))])
+            x[1, :16, :16], x[1, 16:, 0] = 0, LARGEST_CODE[dtype]
+            attrs = {"dtype": str(dtype), "scales": str(DType.FLOAT8_E8M0), "blocks": blocks}
+            yield Trial(kind, (x,), attrs=attrs)
+
+
 def _gather(kind: str, rng: np.random.Generator) -> Iterator[Trial]:
     """Indices of other ranks; the axis in front and in the middle; rows that no index takes, and one that many take."""
     for shape, axis, indices_in in (((9, 77), 0, np.int32), ((2, 9, 8), 1, np.int64), ((5, 2056), 0, np.int32)):
@@ -371,6 +381,7 @@ _MAKERS: Mapping[str, Maker] = {
     "add_n": _add_n,
     **dict.fromkeys(("reduce_sum", "reduce_max"), _reduction),
     "amax": _amax,
+    "quantize_blocks": _quantize_blocks,
     "reshape": _reshape,
     "log": _log,
     **dict.fromkeys(("gelu", "gelu_exact", "silu", "accumulate"), _each(1)),

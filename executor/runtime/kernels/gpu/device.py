@@ -126,11 +126,11 @@ class DeviceActs:
 def _refuse_codes(kind: str, call: Call) -> None:
     """Array code does not compute with codes: CuPy casts none."""
     for array in (*call.inputs, *call.outputs, *call.updates):
-        if DType(str(array.dtype)).is_code:
+        if str(array.dtype) == "uint8" or DType(str(array.dtype)).is_code:
             raise EnvironmentLacks(
-                f"the GPU backend has no kernel for {kind} of {array.dtype}{list(array.shape)}: none for codes with a "
-                "scale for each block, for those of experts, and for pieces without elements; train with --backend "
-                "numpy, or search with --training precision=bf16"
+                f"the GPU backend has no kernel for {kind} of {array.dtype}{list(array.shape)}: none for codes of "
+                "experts, and for pieces without elements; train with --backend numpy, or search with --training "
+                "precision=bf16"
             )
 
 

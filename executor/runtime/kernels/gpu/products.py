@@ -139,8 +139,11 @@ _WORTH_COPYING = 256
 """FLOP of a product, for each byte copied, from which on it takes less than it saves."""
 
 
-def _one(call: Call, product: MatrixProduct) -> tuple[MatrixProduct | Launch, ...] | None:
-    """None for what is empty, or of two dtypes: the array module knows what that means."""
+def one_product(call: Call, product: MatrixProduct) -> tuple[MatrixProduct | Launch, ...] | None:
+    """A product, on longer rows where that is quicker.
+
+    None for what is empty, or of two dtypes: the array module knows what that means.
+    """
     if not element_of(product.a) == element_of(product.b) == element_of(product.out) or not all(product.sizes):
         return None
     padded = {name: shape for name, shape in _padded_shapes(product).items() if shape is not None}
@@ -189,23 +192,23 @@ def in_rows(array: Array) -> Array:
 def matmul(call: Call) -> tuple[MatrixProduct | Launch, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     x, w = call.inputs
-    return _one(call, MatrixProduct(in_rows(x), w, in_rows(call.outputs[0])))
+    return one_product(call, MatrixProduct(in_rows(x), w, in_rows(call.outputs[0])))
 
 
 def matmul_nt(call: Call) -> tuple[MatrixProduct | Launch, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     y, w = call.inputs
-    return _one(call, MatrixProduct(in_rows(y), w, in_rows(call.outputs[0]), transpose_b=True))
+    return one_product(call, MatrixProduct(in_rows(y), w, in_rows(call.outputs[0]), transpose_b=True))
 
 
 def matmul_tn(call: Call) -> tuple[MatrixProduct | Launch, ...] | None:
     """See `strategy.graph.ops.matmul`."""
     x, y = call.inputs
-    return _one(call, MatrixProduct(in_rows(x), in_rows(y), call.outputs[0], transpose_a=True))
+    return one_product(call, MatrixProduct(in_rows(x), in_rows(y), call.outputs[0], transpose_a=True))
 
 
 def batch_matmul(call: Call) -> tuple[MatrixProduct | Launch, ...] | None:
     """See `strategy.graph.ops.batch_matmul`."""
     a, b = call.inputs
     flip_a, flip_b = (bool(int_attr(call.attrs, f"transpose_{operand}")) for operand in "ab")
-    return _one(call, MatrixProduct(a, b, call.outputs[0], flip_a, flip_b))
+    return one_product(call, MatrixProduct(a, b, call.outputs[0], flip_a, flip_b))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from executor.runtime.kernels.gpu import (
     arithmetic,
+    block_codes,
     codes,
     elementwise,
     norms,
@@ -22,6 +23,7 @@ from executor.runtime.kernels.gpu.program import ELEMENTS
 from executor.runtime.kernels.gpu.update import AdamUpdate
 from strategy.graph.ops.base import Call
 from strategy.sbp.ragged import Rows
+from strategy.sbp.tensor import DType
 
 LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
     make.__name__: make
@@ -68,6 +70,7 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
         slices.gather_grad,
         codes.amax,
         codes.quantize,
+        block_codes.quantize_blocks,
         update.adamw,
     )
 }
@@ -78,9 +81,17 @@ PRODUCTS: Mapping[str, Callable[[Call], tuple[MatrixProduct | Launch, ...] | Non
 }
 """Kind of op -> what makes its products, for cuBLASLt."""
 PRODUCTS_OF_CODES: Mapping[str, Callable[[Call], tuple[MatrixProduct | Launch, ...] | None]] = {
-    make.__name__: make for make in (codes.scaled_matmul, codes.scaled_matmul_nt, codes.scaled_matmul_tn)
+    make.__name__: make
+    for make in (
+        codes.scaled_matmul,
+        codes.scaled_matmul_nt,
+        codes.scaled_matmul_tn,
+        block_codes.block_scaled_matmul,
+        block_codes.block_scaled_matmul_nt,
+        block_codes.block_scaled_matmul_tn,
+    )
 }
-"""The same of codes of eight bits."""
+"""The same of codes."""
 ATTENTION: Mapping[str, Callable[[Call], tuple[AttentionAct, ...] | None]] = {
     make.__name__: make for make in (attention, attention_grad)
 }
@@ -93,6 +104,9 @@ Work = Launch | MatrixProduct | AttentionAct | AdamUpdate
 """What is issued to a device: by our loader, by cuBLASLt, by cuDNN; and what waits for others like it."""
 
 _INTEGERS = ("int32", "int64")
+_CODED = (*PRODUCTS_OF_CODES, codes.quantize.__name__, block_codes.quantize_blocks.__name__)
+_CODES = (*products.FP8, str(DType.FLOAT8_E8M0), "uint8")
+"""Codes, scales in eight bits, and bytes of two codes."""
 
 
 def launches_of(kind: str, call: Call) -> tuple[Launch, ...] | None:
@@ -113,7 +127,7 @@ def work_of(kind: str, call: Call) -> tuple[Work, ...] | None:
 
 
 def _is_plain(kind: str, call: Call) -> bool:
-    arrays, coded = (*call.inputs, *call.outputs, *call.updates), kind in (*PRODUCTS_OF_CODES, codes.quantize.__name__)
+    arrays = (*call.inputs, *call.outputs, *call.updates)
     whole = all(not isinstance(array, Rows) and array.flags.c_contiguous for array in arrays)
-    known = (*ELEMENTS, *_INTEGERS, *(products.FP8 if coded else ()))
+    known = (*ELEMENTS, *_INTEGERS, *(_CODES if kind in _CODED else ()))
     return whole and all(str(array.dtype) in known for array in arrays)

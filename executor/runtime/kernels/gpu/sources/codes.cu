@@ -7,18 +7,9 @@
 //   arrange_codes  codes[rows, columns] -> codes[wide_rows, wide_columns], or what this is turned over, zeros behind
 //                                                                              2 n bytes
 //
-// amax, scale and seen are floats on the device, none is a figure that the host knows. Formats are those of Micikevicius
-// et al. 2022 (arXiv:2209.05433), table 1; what is too large becomes the largest, for a scale that is out of date must
-// not make a NaN. `wide` as in norm.cu.
+// amax, scale and seen are floats on the device, none is a figure that the host knows. `wide` as in norm.cu.
 
-constexpr int DIGITS_E4M3 = 3, BIAS_E4M3 = 7;
-constexpr int DIGITS_E5M2 = 2, BIAS_E5M2 = 15;
-constexpr float MOST_E4M3 = 448.0f, MOST_E5M2 = 57344.0f;
-constexpr unsigned char NO_NUMBER = 0x7f;  // of both formats
 constexpr int CODES_TILE = 64;  // rows and columns of codes that a block turns over
-
-// The larger one; no number where one of them is none.
-__device__ inline float larger(float a, float b) { return a != a || a > b ? a : b; }
 
 // As block_max; no number where one of them is none.
 __device__ inline float block_larger(float value, float *room) {
@@ -66,21 +57,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) largest_term(const
   for (Index i = threadIdx.x; i < n; i += BLOCK) top = larger(top, terms[i]);
   const float most = block_larger(top, room);
   if (threadIdx.x == 0) *out = most;
-}
-
-// Rounded to the nearest, halves to even.
-template <int DIGITS, int BIAS>
-__device__ inline unsigned char code_of(float value, float most) {
-  const float size = fminf(fabsf(value), most);
-  if (!(value == value)) return NO_NUMBER;
-  const unsigned sign = copysignf(1.0f, value) < 0.0f ? 0x80 : 0;
-  int exponent;
-  frexpf(size, &exponent);  // size = [1/2, 1) 2^exponent, or 0
-  const bool subnormal = size == 0.0f || exponent - 1 < 1 - BIAS;
-  const int place = (subnormal ? 1 - BIAS : exponent - 1) - DIGITS;
-  const int steps = static_cast<int>(rintf(ldexpf(size, -place)));  // of the last place; 0 to twice 2^DIGITS
-  const int field = place + DIGITS + BIAS - 1;  // the steps' own highest bit adds the last one to it
-  return static_cast<unsigned char>(sign | ((field << DIGITS) + steps));
 }
 
 // The scale is 1 where the largest magnitude is zero, or so small that its scale would be.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,15 +32,20 @@ E4M3, E5M2 = DType.FLOAT8_E4M3, DType.FLOAT8_E5M2
 STREAM = 7
 
 
-def call_of(kind: str, inputs: tuple[Array, ...], **attrs: str | int) -> Call:
+def call_of(kind: str, inputs: tuple[Array, ...], **attrs: Any) -> Call:
     """An act whose results and scratch are poisoned; those behind an array begin where vectors do."""
-    specs = [TensorSpec(array.shape, DType(str(array.dtype))) for array in inputs]
+    specs = [TensorSpec(array.shape, _dtype_of(array)) for array in inputs]
     made = [aligned(spec.shape, spec.dtype.numpy) for spec in op_definition(kind).infer(specs, (), attrs)]
     for array in made:
         array.reshape(-1).view(np.uint8)[...] = 0xFF
     boxes = [tuple((0, size) for size in array.shape) for array in (*inputs, *made)]
     halves = tuple(boxes[: len(inputs)]), tuple(boxes[len(inputs) :])
     return Call(np, attrs, inputs, tuple(made), (), *halves, PoisonedWorkspace(np))
+
+
+def _dtype_of(array: Array) -> DType:
+    """Bytes are those of two codes."""
+    return DType.FLOAT4_E2M1_X2 if array.dtype == "uint8" else DType(str(array.dtype))
 
 
 def meant(kind: str, call: Call) -> list[Array]:
@@ -152,7 +158,9 @@ def test_products_of_codes_mean_what_the_op_means(element: DType, *, odd: bool) 
         scale = float(call.inputs[2]) * float(call.inputs[3])
         assert error_per_row(call.outputs[0].reshape(right.shape), scale * right) <= TOLERANCES[element]
     assert seen == {"product", "arrange_codes", *(["copy_pitched"] if odd else [])}
-    assert set(PRODUCTS_OF_CODES) == {kind for kind, _ in products(element, odd=odd)}
+    assert {kind for kind in PRODUCTS_OF_CODES if "block" not in kind} == {
+        kind for kind, _ in products(element, odd=odd)
+    }
 
 
 def test_arguments_are_what_parameters_take() -> None:

@@ -68,6 +68,7 @@ def test_a_program_names_its_element_before_its_files() -> None:
         '#include "element.cuh"',
         '#include "each.cuh"',
         '#include "columns.cuh"',
+        '#include "codes.cuh"',
         '#include "norm.cu"',
     ]
 
