@@ -139,8 +139,8 @@ def _seen(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
     if case.plan.ranks > 1:
         yield "several ranks"
         transports = [one.trainer.worker.transport for one in found]
-    yield from ["no library"] * any(not one.in_stream_order for one in transports)
-    yield from ["addresses"] * (case.plan.ranks > 1 and any(isinstance(one, CudaMpiTransport) for one in transports))
+        yield from ["no library"] * any(not one.in_stream_order for one in transports)
+        yield from ["addresses"] * any(isinstance(one, CudaMpiTransport) for one in transports)
     kinds = {op.kind for op in case.plan.graph.ops}
     yield from ["dropout"] * bool(kinds & {"dropout", "add_dropped"})
     yield from ["fused"] * ("add_dropped" in kinds)

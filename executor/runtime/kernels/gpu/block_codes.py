@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from executor.runtime.kernels.gpu.launch import Launch, blocks_for, element_of, per_row
+from executor.runtime.kernels.gpu.launch import Launch, at_most, blocks_for, element_of, per_row
 from executor.runtime.kernels.gpu.products import MatrixProduct, in_rows, one_product
 from executor.runtime.kernels.gpu.program import BLOCK, ELEMENTS, WARP
 from strategy.graph.ops.base import Array, Call, ints_attr
@@ -22,7 +22,6 @@ _FORMATS = {DType.FLOAT8_E4M3: "e4m3", DType.FLOAT8_E5M2: "e5m2", DType.FLOAT4_E
 """Of codes, as kernels are named."""
 _KINDS = {DType.FLOAT32: 0, DType.FLOAT8_E8M0: 1, DType.FLOAT8_E4M3: 2}
 """Dtypes of scales, as block_codes.cu numbers them."""
-_MOST_BLOCKS = 8192
 
 
 def quantize_blocks(call: Call) -> tuple[Launch, ...] | None:
@@ -35,7 +34,7 @@ def quantize_blocks(call: Call) -> tuple[Launch, ...] | None:
     kind, tensor = np.int32(_KINDS[element_of(scales)]), whole[0] if whole else None
     tensors, shape = math.prod(x.shape[:-2]), _shape(x, (rows, columns))
     per_block = BLOCK if columns == 1 else BLOCK // WARP
-    grid = (min(blocks_for(scales.size, per_block), _MOST_BLOCKS), 1, 1)
+    grid = at_most(blocks_for(scales.size, per_block))
     most = np.float32(LARGEST_CODE[dtype])
     found = (x, amax[0] if amax else None, _bytes(scales), tensor, kind, most, np.int64(tensors), *shape)
     written = (x, _bytes(scales), tensor, _bytes(codes), kind, *shape)

@@ -65,7 +65,12 @@ def per_row(rows: int) -> tuple[int, int, int]:
 
 def in_strides(count: int, element: DType) -> tuple[int, int, int]:
     """The grid of threads that go over `count` elements, a vector at a time."""
-    return (min(blocks_for(count, BLOCK * PACK_NBYTES // element.nbytes), _MOST_BLOCKS), 1, 1)
+    return at_most(blocks_for(count, BLOCK * PACK_NBYTES // element.nbytes))
+
+
+def at_most(blocks: int) -> tuple[int, int, int]:
+    """The grid of so many blocks, or of fewer, which go over their work in strides."""
+    return (min(blocks, _MOST_BLOCKS), 1, 1)
 
 
 def rows_and_width(shape: Shape) -> tuple[int, int]:

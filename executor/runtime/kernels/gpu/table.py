@@ -104,7 +104,6 @@ Work = Launch | MatrixProduct | AttentionAct | AdamUpdate
 """What is issued to a device: by our loader, by cuBLASLt, by cuDNN; and what waits for others like it."""
 
 _INTEGERS = ("int32", "int64")
-_CODED = (*PRODUCTS_OF_CODES, codes.quantize.__name__, block_codes.quantize_blocks.__name__)
 _CODES = (*products.FP8, str(DType.FLOAT8_E8M0), "uint8")
 """Codes, scales in eight bits, and bytes of two codes."""
 
@@ -129,5 +128,6 @@ def work_of(kind: str, call: Call) -> tuple[Work, ...] | None:
 def _is_plain(kind: str, call: Call) -> bool:
     arrays = (*call.inputs, *call.outputs, *call.updates)
     whole = all(not isinstance(array, Rows) and array.flags.c_contiguous for array in arrays)
-    known = (*ELEMENTS, *_INTEGERS, *(_CODES if kind in _CODED else ()))
+    coded = kind in (*PRODUCTS_OF_CODES, codes.quantize.__name__, block_codes.quantize_blocks.__name__)
+    known = (*ELEMENTS, *_INTEGERS, *(_CODES if coded else ()))
     return whole and all(str(array.dtype) in known for array in arrays)
