@@ -28,7 +28,7 @@ def main(cases: int, seed: int, *, addresses: bool = False) -> None:
     played = [random_boxing(rng, comm.size, KINDS[index % len(KINDS)]) for index in range(cases)]
     lanes = {n: Lane(c.task.group) for n, c in enumerate(played) if not isinstance(c.task, TransferTask)}
     host, waited = MpiTransport(comm, lanes), list[int]()
-    transport: Transport = host
+    transport: MpiTransport | CudaMpiTransport = host
     if addresses:
         transport = CudaMpiTransport(MPI, comm, host, address_of, lambda: waited.append(1))
     for number, case in enumerate(played):
@@ -42,7 +42,7 @@ def main(cases: int, seed: int, *, addresses: bool = False) -> None:
     refuse_what_does_not_fit(transport, cases)
     if not addresses:
         refuse_without_a_lane(transport, cases)
-    transport.close()
+    close_with_a_message_left(transport, cases)
     played_by = comm.gather(comm.rank)
     if played_by is not None:
         print(f"{cases} cases by ranks {played_by}")
@@ -63,6 +63,17 @@ def refuse_without_a_lane(transport: Transport, number: int) -> None:
     """Collectives of the library have no tag: they need one."""
     with pytest.raises(TransportError, match=f"no lane for rendezvous {number}"):
         transport.exchange((0, 1), number, (None, None), (None, None))
+
+
+def close_with_a_message_left(transport: MpiTransport | CudaMpiTransport, number: int) -> None:
+    """From rank 0 to rank 1, which has never asked for it."""
+    if transport.rank == 0:
+        transport._comm.Isend([np.zeros(3), MPI.DOUBLE], dest=1, tag=number)
+    if transport.rank != 1:
+        transport.close()
+        return
+    with pytest.raises(TransportError, match=rf"never asked for 24 bytes from rank 0 \(rendezvous {number}\)"):
+        transport.close()
 
 
 if __name__ == "__main__":

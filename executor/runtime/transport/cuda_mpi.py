@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from executor.runtime.transport.base import Group, Lane, PendingTransfer, Transport, handed_over
-from executor.runtime.transport.mpi import MpiLimits, MpiReceipt, MpiRequest
+from executor.runtime.transport.base import Group, Lane, PendingTransfer, Transport, TransportError, handed_over
+from executor.runtime.transport.mpi import MpiLimits, MpiReceipt, MpiRequest, unclaimed_message
 from strategy.graph.ops.base import Array
 from strategy.sbp.sbp import Reduce
 
@@ -113,9 +113,13 @@ class CudaMpiTransport:
         """What is under way ends with the process."""
 
     def close(self) -> None:
-        """Free the communicators, all ranks together."""
+        """Free the communicators, all ranks together, after verifying that no message is left."""
+        self.barrier()
+        unclaimed = unclaimed_message(self._mpi, self._comm)
         self._host.close()
         self._comm.Free()
+        if unclaimed:
+            raise TransportError(f"rank {self.rank} never asked for {unclaimed}")
 
     def _swapped(
         self, group: Group, number: int, send: Sequence[Array | None], receive: Sequence[Array | None]

@@ -227,15 +227,13 @@ class MpiTransport:
     def close(self) -> None:
         """Free the communicators, all ranks together, after verifying that no message is left."""
         self.barrier()
-        status = self._mpi.Status()
-        unclaimed = self._comm.Iprobe(status=status)
+        unclaimed = unclaimed_message(self._mpi, self._comm)
         for comm in self._made.values():
             comm.Free()
         self._lanes = {}
         self._comm.Free()
         if unclaimed:
-            what = f"{status.count} bytes from rank {status.source} (rendezvous {status.tag})"
-            raise TransportError(f"rank {self.rank} never asked for {what}")
+            raise TransportError(f"rank {self.rank} never asked for {unclaimed}")
 
     def _lane(self, number: int, group: Group) -> MPI.Intracomm:
         comm = self._lanes.get(number)
@@ -268,6 +266,14 @@ class MpiTransport:
         self._limits.check(max(map(sum, zip(counts, displacements, strict=True))))
         memory = None if base is None else bytes_of(base)
         return _Spec(counts, sum(counts), (memory, (counts, displacements), self._mpi.BYTE))
+
+
+def unclaimed_message(mpi: ModuleType | Any, comm: MPI.Intracomm | Any) -> str:
+    """A message that lies here and was not asked for; "" if there is none."""
+    status = mpi.Status()
+    if not comm.Iprobe(status=status):
+        return ""
+    return f"{status.count} bytes from rank {status.source} (rendezvous {status.tag})"
 
 
 @dataclass(frozen=True, slots=True)
