@@ -89,9 +89,9 @@ class Prospects:
 
     @property
     def best_ns(self) -> float:
-        """The least objective of plans, and of what is likely to fit."""
+        """The least that plans take, and what is likely to fit."""
         fitting = self.known.fitting(self.request)
-        return min(fitting[0].found.step_ns if fitting else math.inf, self.known.planned_ns)
+        return min(self.known.likely_ns(fitting[0]) if fitting else math.inf, self.known.planned_ns)
 
     def _crowded(self, box: Box, most_ns: float) -> tuple[float, Bound | None]:
         """What the configurations of a box are likely to take in the memory that is left in truth, the least of them.
