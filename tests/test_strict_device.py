@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from executor.runtime.acts import ActBinder
+from executor.runtime.acts import ActBinder, _Place
 from executor.runtime.collectives import prepare
+from executor.runtime.transport.cuda_mpi import CudaMpiTransport
 from executor.runtime.transport.loopback import LoopbackHub
 from strategy.base.errors import RankFault
 from strategy.graph.ops import REGISTRY
@@ -29,8 +31,9 @@ from tests.support.strict_device.world import World
 
 DATA, OFFLOADED, STAGES, COPIED = 8, 1, 9, 4
 """Seeds of plans of two ranks: one stage; updates on the host; two stages; copies to the host and back."""
-FLOAT16, CODES, DROPPED = 8, 410006, 410044
-"""Cases of two or more ranks in halves, on codes of eight bits, and with dropout fused with what it is added to."""
+FLOAT16, CODES, DROPPED, KEPT_CODES = 8, 410006, 410044, 420038
+"""Cases of two or more ranks in halves, on codes of eight bits, and with dropout fused with what it is added to; and one
+on codes that offloads activations."""
 SUMS = 1
 """Seed of a plan of three ranks that add up."""
 ADAMW = 5
@@ -46,7 +49,7 @@ def test_any_order_that_events_allow_gives_one_devices_numbers_and_every_wait_is
     assert sum(one.device.tried for one in found) > 10
 
 
-@pytest.mark.parametrize("seed", long_but([FLOAT16, CODES, DROPPED], 1, 2))
+@pytest.mark.parametrize("seed", long_but([FLOAT16, CODES, DROPPED, KEPT_CODES], 1, 2))
 def test_halves_codes_and_dropout_too(seed: int) -> None:
     found: list[StrictRank] = []
     assert list(check(case_of(seed), seed, found)) == []
@@ -67,6 +70,31 @@ def test_without_a_collective_library_movements_go_by_the_hosts(seed: int) -> No
     found = train_strictly(case.plan, case.program, seed, steps=STEPS, staged=True)
     assert all(one.device.missed == [] for one in found)
     assert list(numbers_off(case, found)) == []
+
+
+@pytest.mark.parametrize("seed", long_but([OFFLOADED, STAGES, COPIED], 1))
+def test_mpi_may_be_given_addresses_of_devices_when_the_host_has_waited_for_them(seed: int) -> None:
+    case = random_plan_case(seed, backend="cupy")
+    found = train_strictly(case.plan, case.program, seed, steps=STEPS, cuda_mpi=True)
+    assert all(one.device.missed == [] for one in found)
+    assert list(numbers_off(case, found)) == []
+    comms = [one.trainer.worker.transport._comm for one in found]
+    assert all(sum(comm.handed) for comm in comms)
+
+
+@pytest.mark.parametrize("left_out", ["before", "behind"])
+def test_a_host_that_hands_over_addresses_too_early_is_refused(monkeypatch: pytest.MonkeyPatch, left_out: str) -> None:
+    """It does not wait before a movement; or not behind the last copy of an act."""
+    case = random_plan_case(SUMS, backend="cupy", ranks=(3,))
+    train = partial(train_strictly, case.plan, case.program, 0, steps=STEPS, cuda_mpi=True)
+    assert all(one.device.missed == [] for one in train())
+    if left_out == "before":
+        given = CudaMpiTransport.__init__
+        monkeypatch.setattr(CudaMpiTransport, "__init__", lambda self, *some: given(self, *some[:-1], lambda: None))
+    else:
+        monkeypatch.setattr(_Place, "waited_for", lambda _, start: start)
+    with pytest.raises(RankFault, match=r"OrderFault: .* without waiting for stream"):
+        train()
 
 
 @pytest.mark.parametrize("side", ["by_stream", "by_host"])

@@ -6,7 +6,9 @@ one after the other.
 
 On a device with streams an act is over when all that it does is ordered on the current stream, the acts of the host
 aside: ops of which the host computes the result, what computes with ragged rows or moves them between ranks, for which
-the host reads their count, and, where the transport moves arrays of the host alone, movements between ranks.
+the host reads their count, and, where the transport is not in stream order, movements between ranks. These are staged
+in memory of the host, unless the transport takes that of the device (CUDA-aware MPI): then what comes before and after
+the movement itself, cuts and sums, is given to the device, and the host waits for it.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ class ActBinder:
         declared = {
             index: found
             for index, (reads, writes) in blocks.items()
-            if not self.is_host(index) and (found := self._declared(index, reads, writes)) != ScratchSizes()
+            if self._on_device(index) and (found := self._declared(index, reads, writes)) != ScratchSizes()
         }
         stream_of = streams_of_actors(self._program)
         places, nbytes = assign_workspaces(declared, {index: stream_of[index] for index in declared})
@@ -125,7 +127,7 @@ class ActBinder:
         self._workspace_nbytes = nbytes
         for index in blocks:
             owner, place = self._program.actors[index].name, places.get(index, _NO_SCRATCH)
-            if not self.is_host(index):
+            if self._on_device(index):
                 self._workspaces[index] = place.of(memory, self._kernels.xp, owner)
 
     def _declared(self, index: int, reads: Sequence[int], writes: Sequence[int]) -> ScratchSizes:
@@ -155,6 +157,18 @@ class ActBinder:
             case LoadTask():
                 return False
         return actor.rendezvous is not None and not self._transport.in_stream_order
+
+    def _on_device(self, index: int) -> bool:
+        """Whether what an act computes lies on a device with streams: all that the device does, and some of the host's.
+
+        Of the host's acts these are movements between ranks by a transport that takes arrays of the device.
+        """
+        if self._kernels.streams is None:
+            return False
+        actor, registers = self._program.actors[index], self._program.registers
+        moves = isinstance(actor.task, BoxingTask | TransferTask) and actor.rendezvous is not None
+        ragged = any(registers[port.register].ragged is not None for port in (*actor.reads, *actor.writes))
+        return not self.is_host(index) or (moves and not ragged and self._transport.takes_device)
 
     def _moves_whole(self, actor: Actor) -> bool:
         """Whether all that an actor does is to copy memory between device and host: of rows, the count with them."""
@@ -336,6 +350,8 @@ class ActBinder:
         after = [pair for pair in zip(targets, writes, strict=True) if pair[0] is not pair[1]]
         if before or after:
             start = at.staged(start, before, after)
+        if at.on_device and self.is_host(index):
+            start = at.waited_for(start)
         return lambda number: start()
 
     def _bucket(self, index: int, actor: Actor, task: BoxingTask, reads: Sequence[Array]) -> Run:
@@ -375,7 +391,7 @@ class ActBinder:
 
     def _at(self, index: int) -> _Place:
         """Where the pieces of a boxing act have to be."""
-        on_device = self._kernels.streams is not None and not self.is_host(index)
+        on_device = self._on_device(index)
         return _Place(self._kernels, (self._workspaces if on_device else self._staging)[index], on_device)
 
     def _meet(self, rendezvous: int) -> Run:
@@ -384,7 +400,7 @@ class ActBinder:
         me, xp = group.index(self._rank), self._kernels.xp if self._transport.in_stream_order else np
         send = Parcel(None if i == me else xp.zeros(1, "uint8") for i in range(len(group)))
         receive = Parcel(None if i == me else xp.zeros(1, "uint8") for i in range(len(group)))
-        exchange = self._transport.exchange
+        exchange = (self._transport if self._transport.in_stream_order else self._transport.of_host).exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
 
 
@@ -429,6 +445,15 @@ class _Place:
             self.move(before)
             yield from start()
             self.move(after)
+
+        return act
+
+    def waited_for(self, start: Start) -> Start:
+        """A boxing act that is over when the device has done what it was given in it."""
+
+        def act() -> Requests:
+            yield from start()
+            self.kernels.wait()
 
         return act
 

@@ -18,10 +18,7 @@ from executor.checkpoint.manifest import MANIFEST
 from executor.data.text import read_corpus, standard_library
 from executor.runtime.clocks import ClockReading
 from executor.runtime.kernels.base import open_kernels
-from executor.runtime.transport.base import Transport, lanes_of
-from executor.runtime.transport.mpi import MpiTransport
-from executor.runtime.transport.nccl import nccl_version, over_nccl
-from executor.supervision.environment import find_rank, run_folder, share_device
+from executor.supervision.environment import find_rank, run_folder
 from executor.supervision.failure import write_actors
 from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from executor.supervision.watchdog import Limits
@@ -31,6 +28,7 @@ from experiments.jobs.non_finite import stop_at_non_finite
 from experiments.jobs.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, read_clocks, world
 from experiments.jobs.saving import Saver, Saves, Stage, locked, refuse_if_held
 from experiments.jobs.step_time import write_step_time
+from experiments.jobs.transports import open_transport
 from experiments.store.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.base.interruption import Interruption, put_off
@@ -86,12 +84,9 @@ def train(args: argparse.Namespace) -> int:
     )
     made = verified.program if isinstance(verified, Admitted) else None
     program = program_of(plan) if made is None or made.alike else made
-    transport: Transport = MpiTransport(comm, lanes_of(program))
-    if args.backend == "cupy":
-        version = nccl_version()
-        if args.share_devices and version is not None:
-            share_device(version, comm.rank)
-        transport = over_nccl(transport, program)
+    transport, moved_by = open_transport(comm, program, kernels, share_devices=args.share_devices)
+    if comm.rank == 0 and moved_by and not args.json:
+        say(f"between ranks: {moved_by}")
     folder = run_folder()
     run = None
     if comm.rank == 0:
@@ -123,7 +118,7 @@ def train(args: argparse.Namespace) -> int:
                 RunStore(folder.parent).finish(run, RunStatus.INTERRUPTED, {"steps": trainer.step})
             raise
         with heartbeat.saving():
-            _finish(args, comm, trainer, reports, run, clocks)
+            _finish(args, comm, trainer, reports, run, clocks, moved_by)
             barrier(comm)
     transport.close()
     return 0
@@ -285,6 +280,7 @@ def _finish(
     reports: ReportedSteps,
     run: RunRecord | None,
     clocks: ClockReading,
+    moved_by: str,
 ) -> None:
     """Gather what was measured; rank 0 writes the run folder and the summary."""
     plan, folder = trainer.plan, run_folder()
@@ -302,6 +298,7 @@ def _finish(
         "register_bytes": registers,
         "scratch_bytes": scratch,
         "run": str(folder),
+        **({"between_ranks": moved_by} if moved_by else {}),
     }
     write_plan(plan, folder / "plan.json")
     if timeline is not None:

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,11 @@ import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
 print(MPI.Get_library_version().splitlines()[0])
+"""
+CUDA_MPI = """
+from mpi4py import MPI
+from executor.runtime.transport.cuda_support import cuda_support, mpi_library
+print(cuda_support(MPI.COMM_SELF, mpi_library(MPI)))
 """
 DEVICES = """
 import cupy
@@ -191,7 +196,16 @@ def look() -> Iterator[Check]:
     yield Check("numpy", True, numpy_and_blas())
     yield attempt("mpiexec", mpiexec_version, hint='pip install "sbplan[mpich]"')
     yield attempt("mpi4py", lambda: probe([sys.executable, "-c", MPI_LIBRARY]), hint="pip install mpi4py")
+    yield cuda_mpi()
     yield attempt("gpu", lambda: probe([sys.executable, "-c", DEVICES]), needed=False, hint=gpu_hint())
+
+
+def cuda_mpi() -> Check:
+    """Whether MPI may be given addresses of GPUs, which matters where there is no NCCL."""
+    found = attempt("cuda-aware mpi", lambda: probe([sys.executable, "-c", CUDA_MPI]), needed=False, hint="")
+    if found.ok and found.found.startswith("moves"):
+        return found
+    return replace(found, ok=False, hint="GPUs without NCCL move arrays through pinned memory")
 
 
 def gpu_hint() -> str:

@@ -7,7 +7,8 @@ that call the collective library in different orders. Of every wait it finds out
 without it; a plan of which one would not is a failure.
 
 Of six plans one has ragged rows, whose counts the host reads, and which it moves between ranks by a transport beside
-the library, one computes in halves or on codes of eight bits, one drops out; a few of all kinds have no library at all.
+the library, one computes in halves or on codes of eight bits, one drops out; a few of all kinds have no library at all,
+and half of these an MPI that takes addresses of devices.
 What is in halves rounds where a plan cuts, so one device's losses are met as far as halves go; but devices that do all
 at once give the same to the last bit, if the library adds up in the order of ranks both times.
 """
@@ -18,6 +19,7 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
+from executor.runtime.transport.cuda_mpi import CudaMpiTransport
 from strategy.base.errors import SbplanError
 from strategy.passes.mixed_precision import Precision
 from strategy.program.program import Actor, Program
@@ -35,6 +37,8 @@ EVERY, EXPERTS, HALVES, DROPOUT = 6, 0, 2, 4
 PRECISIONS = (Precision.BF16, Precision.FP16, Precision.FP8_CURRENT, Precision.FP8_DELAYED)
 STAGED = 0.15
 """Of all plans, those without a collective library."""
+ADDRESSES = 0.5
+"""Of these, those whose hosts give MPI the addresses of arrays of their devices."""
 AHEAD = (24, 300, 1024)
 HALF = 2.0**-5
 """Of a loss in halves: largest distance from one device's; eight times what rounding to bfloat16 loses of a figure."""
@@ -52,6 +56,7 @@ QUOTAS = {
     "dropout": 0.1,
     "fused": 0.05,
     "no library": 0.05,
+    "addresses": 0.02,
     **{str(precision): 0.02 for precision in PRECISIONS},
 }
 
@@ -81,8 +86,11 @@ def check(case: PlanCase, number: int, found: list[StrictRank]) -> Iterator[str]
     """What is wrong with the training of a plan on strict devices, which are added to `found`."""
     rng = random.Random(f"ahead {number}")
     ahead, staged = rng.choice(AHEAD), rng.random() < STAGED
+    cuda_mpi = staged and random.Random(f"addresses {number}").random() < ADDRESSES
     halves = case.plan.training.precision.half is not None
-    train = partial(train_strictly, case.plan, case.program, steps=STEPS, staged=staged, in_rank_order=halves)
+    train = partial(
+        train_strictly, case.plan, case.program, steps=STEPS, staged=staged, cuda_mpi=cuda_mpi, in_rank_order=halves
+    )
     try:
         found += train(number, ahead=ahead)
         at_once = train(number, at_once=True) if halves else []
@@ -130,7 +138,9 @@ def _seen(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
     """What a plan is good for, here."""
     if case.plan.ranks > 1:
         yield "several ranks"
-        yield from ["no library"] * any(one.trainer.worker.transport is one.of_host for one in found)
+        transports = [one.trainer.worker.transport for one in found]
+    yield from ["no library"] * any(not one.in_stream_order for one in transports)
+    yield from ["addresses"] * (case.plan.ranks > 1 and any(isinstance(one, CudaMpiTransport) for one in transports))
     kinds = {op.kind for op in case.plan.graph.ops}
     yield from ["dropout"] * bool(kinds & {"dropout", "add_dropped"})
     yield from ["fused"] * ("add_dropped" in kinds)

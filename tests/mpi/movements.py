@@ -1,6 +1,8 @@
 """Random boxing steps and movements on real MPI; every rank checks its own part and says so.
 
-mpiexec -n 3 python -m mpi4py -m tests.mpi.movements CASES SEED
+mpiexec -n 3 python -m mpi4py -m tests.mpi.movements CASES SEED [addresses]
+
+With `addresses` MPI is given those of arrays, as it would be of memory of GPUs: by messages alone.
 """
 
 from __future__ import annotations
@@ -11,19 +13,24 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from executor.runtime.transport.base import Lane, TransportError, wait
+from executor.runtime.kernels.gpu.launch import address_of
+from executor.runtime.transport.base import Lane, Transport, TransportError, wait
+from executor.runtime.transport.cuda_mpi import CudaMpiTransport
 from executor.runtime.transport.mpi import MpiTransport
 from strategy.program.program import TransferTask
 from tests.executor.random_boxing import KINDS, play, random_boxing
 
 
-def main(cases: int, seed: int) -> None:
+def main(cases: int, seed: int, *, addresses: bool = False) -> None:
     """Play `cases` random cases, the same on all ranks."""
     comm = MPI.COMM_WORLD
     rng = np.random.default_rng(seed)
     played = [random_boxing(rng, comm.size, KINDS[index % len(KINDS)]) for index in range(cases)]
     lanes = {n: Lane(c.task.group) for n, c in enumerate(played) if not isinstance(c.task, TransferTask)}
-    transport = MpiTransport(comm, lanes)
+    host, waited = MpiTransport(comm, lanes), list[int]()
+    transport: Transport = host
+    if addresses:
+        transport = CudaMpiTransport(MPI, comm, host, address_of, lambda: waited.append(1))
     for number, case in enumerate(played):
         before = sum(transport.bytes_sent.values())
         found = play(case, number, transport)
@@ -31,25 +38,32 @@ def main(cases: int, seed: int) -> None:
         assert sent == 2 * case.sent_nbytes, (number, case.kind, sent)
         if found is not None:
             np.testing.assert_array_equal(found, case.expected[comm.rank], err_msg=f"case {number}, {case.kind}")
+    assert bool(waited) is addresses
     refuse_what_does_not_fit(transport, cases)
+    if not addresses:
+        refuse_without_a_lane(transport, cases)
     transport.close()
     played_by = comm.gather(comm.rank)
     if played_by is not None:
         print(f"{cases} cases by ranks {played_by}")
 
 
-def refuse_what_does_not_fit(transport: MpiTransport, number: int) -> None:
-    """A message shorter than its receiver expects, a rendezvous without a lane, a number beyond the tags."""
+def refuse_what_does_not_fit(transport: Transport, number: int) -> None:
+    """A message shorter than its receiver expects, a number beyond the tags."""
     if transport.rank == 0:
         wait(transport.send(1, number, np.zeros(3)), transport)
     if transport.rank == 1:
         with pytest.raises(TransportError, match="24 bytes came, 40 were expected"):
             wait(transport.receive(0, number, np.zeros(5)), transport)
-    with pytest.raises(TransportError, match=f"no lane for rendezvous {number}"):
-        transport.exchange((0, 1), number, (None, None), (None, None))
     with pytest.raises(TransportError, match="beyond the largest tag"):
         transport.send(0, 2**40, np.zeros(1))
 
 
+def refuse_without_a_lane(transport: Transport, number: int) -> None:
+    """Collectives of the library have no tag: they need one."""
+    with pytest.raises(TransportError, match=f"no lane for rendezvous {number}"):
+        transport.exchange((0, 1), number, (None, None), (None, None))
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), addresses=sys.argv[3:] == ["addresses"])

@@ -117,7 +117,9 @@ def random_plan_case(
     if not stage and 1 < dp <= getattr(model, "sequence", 0) and rng.random() < 0.7:
         more = {"cp": dp, "context": rng.choice(("ring", "all_to_all"))}
         dp = 1
-    more |= _random_memory(seed, rng, model, recompute, frozen=bool(training.frozen))
+    more |= _random_memory(
+        seed, rng, model, recompute, frozen=bool(training.frozen), coded=precision.scaling is not None
+    )
     more |= dict(zip(("bucket_bytes", "exchange_streams"), turn(seed, "exchange", EXCHANGES), strict=True))
     config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **more)
     per_node = tp if backend == "cupy" else None
@@ -201,12 +203,12 @@ def _random_rule(seed: int, rng: random.Random, model: Model) -> dict[str, Any]:
 
 
 def _random_memory(
-    seed: int, rng: random.Random, model: Model, recompute: Recompute, *, frozen: bool
+    seed: int, rng: random.Random, model: Model, recompute: Recompute, *, frozen: bool, coded: bool
 ) -> dict[str, Any]:
     """What is computed again, what is offloaded, and what runs tile by tile.
 
     What is computed again, or leads to frozen parameters alone, does not wait for the backward pass: no pattern may
-    ask for it.
+    ask for it. Nor does what `coded` products read: its codes do.
     """
     mlp = isinstance(model, MlpConfig)
     values = ("*.bias_add",) if mlp else ("*.mlp.*", "*.attn.qkv.bias_add", "layers.0.*norm*", "*.gelu", "*residual*")
@@ -214,6 +216,7 @@ def _random_memory(
     recomputed = {"recompute": recompute, "recompute_values": (rng.choice(values),) * (rng.random() < 0.2)}
     waits = recomputed == {"recompute": Recompute.NONE, "recompute_values": ()}
     patterns = ("*.gelu",) if mlp else ("*.gelu", "*.attn.*", "*norm*")
+    patterns = tuple("*.bias_add" if coded and one == "*.gelu" else one for one in patterns)
     patterns = ("*.bias_add",) if isinstance(model, DroppedConfig) else patterns  # of what is dropped the mask is drawn
     named = waits and not frozen and offload.of_activations and rng.random() < 0.5
     tiles = turn(seed, "tiles", TILES)

@@ -85,10 +85,16 @@ class Transport(Protocol):
     """Bytes handed over to other ranks, per movement: "exchange", "all_gather" and "send"."""
 
     in_stream_order: bool
-    """Whether it moves arrays of a device, by what it orders on the current stream; else those of the host.
+    """Whether it moves arrays of a device by what it orders on the current stream; else the host asks and waits.
 
     Its requests are through as soon as they are made: the stream, and not the host, waits for others. Messages that are
     asked for or sent before the first of their requests is tested go together.
+    """
+
+    takes_device: bool
+    """Whether it moves arrays of a device; else staged ones, in memory of the host.
+
+    One that is not in stream order waits for the current stream before it moves any, and fills them beside streams.
     """
 
     reduces: bool

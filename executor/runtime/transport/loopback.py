@@ -253,6 +253,7 @@ class LoopbackTransport:
     """See `executor.runtime.transport.base.Transport`."""
 
     in_stream_order = False
+    takes_device = False
     reduces = False
 
     def __init__(self, hub: LoopbackHub, rank: int) -> None:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executor.runtime.transport.base import (
     Group,
@@ -97,10 +97,42 @@ def _segments() -> set[str]:
     return {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6 and _SEGMENT.fullmatch(fields[5])}
 
 
+@dataclass(frozen=True, slots=True)
+class MpiLimits:
+    """What one message may be, by an MPI library."""
+
+    nbytes: int
+    tag: int
+
+    @staticmethod
+    def of(mpi: ModuleType | Any, comm: MPI.Intracomm | Any) -> MpiLimits:
+        """Of `mpi4py.MPI` and a communicator."""
+        return MpiLimits(_INT_MAX if mpi.Get_version() < (4, 0) else 2**63 - 1, comm.Get_attr(mpi.TAG_UB) or 2**15 - 1)
+
+    def tag_of(self, number: int) -> int:
+        """The tag of a rendezvous.
+
+        Raises:
+            TransportError: there is none so large.
+        """
+        if not 0 <= number <= self.tag:
+            raise TransportError(f"rendezvous {number} is beyond the largest tag of this MPI, {self.tag}")
+        return number
+
+    def check(self, nbytes: int) -> None:
+        """Raise EnvironmentLacks where a message cannot have so many bytes."""
+        if nbytes > self.nbytes:
+            raise EnvironmentLacks(
+                f"this MPI library counts up to {self.nbytes} bytes in one message and {nbytes} are needed; "
+                "use one of MPI 4 (MPICH 4.1, Open MPI 5), or split the tensor over more ranks"
+            )
+
+
 class MpiTransport:
     """A `base.Transport`, constructed by all ranks of `comm` together, with the same `lanes`."""
 
     in_stream_order = False
+    takes_device = False
     reduces = False
 
     def __init__(self, comm: MPI.Intracomm, lanes: Lanes) -> None:
@@ -111,8 +143,7 @@ class MpiTransport:
         self.rank = comm.rank
         self.size = comm.size
         self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
-        self._longest = _INT_MAX if MPI.Get_version() < (4, 0) else 2**63 - 1
-        self._largest_tag: int = self._comm.Get_attr(MPI.TAG_UB) or 2**15 - 1
+        self._limits = MpiLimits.of(MPI, self._comm)
         self._roomy = comm.Split_type(MPI.COMM_TYPE_SHARED).size <= len(os.sched_getaffinity(0))
         self._made = {lane: self._make(lane) for lane in sorted(set(lanes.values())) if self.rank in lane.group}
         self._lanes = {number: self._made[lane] for number, lane in lanes.items() if lane in self._made}
@@ -141,7 +172,7 @@ class MpiTransport:
         outgoing, incoming = self._spec(send), self._spec(receive)
         self.bytes_sent["exchange"] += outgoing.nbytes - outgoing.counts[group.index(self.rank)]
         request = lane.Ialltoallv(outgoing.message, incoming.message)
-        return _MpiRequest(request, "an exchange of ranks", group, number)
+        return MpiRequest(request, "an exchange of ranks", group, number)
 
     def all_gather(
         self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
@@ -151,7 +182,7 @@ class MpiTransport:
         self.bytes_sent["all_gather"] += 0 if send is None else send.nbytes * (len(group) - 1)
         outgoing = self._mpi.IN_PLACE if send is receive[group.index(self.rank)] else self._one(send)
         request = lane.Iallgatherv(outgoing, self._spec(receive).message)
-        return _MpiRequest(request, "an all-gather of ranks", group, number)
+        return MpiRequest(request, "an all-gather of ranks", group, number)
 
     def all_reduce(
         self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
@@ -165,13 +196,13 @@ class MpiTransport:
         """One end of a message by `Issend`: over when it is matched."""
         if target != self.rank:
             self.bytes_sent["send"] += array.nbytes
-        request = self._comm.Issend(self._one(array), dest=target, tag=self._tag(number))
-        return _MpiRequest(request, "the message to be taken by rank", target, number)
+        request = self._comm.Issend(self._one(array), dest=target, tag=self._limits.tag_of(number))
+        return MpiRequest(request, "the message to be taken by rank", target, number)
 
     def receive(self, source: int, number: int, array: HostArray) -> PendingTransfer:
         """The other end, by `Irecv`."""
-        request = self._comm.Irecv(self._one(array), source=source, tag=self._tag(number))
-        return _Receipt(request, source, number, array.nbytes, self._mpi.Status())
+        request = self._comm.Irecv(self._one(array), source=source, tag=self._limits.tag_of(number))
+        return MpiReceipt(request, source, number, array.nbytes, self._mpi.Status())
 
     def barrier(self) -> None:
         """Wait until every rank is here, giving way meanwhile."""
@@ -212,15 +243,10 @@ class MpiTransport:
             raise TransportError(f"rank {self.rank} has no lane for rendezvous {number} of ranks {group}")
         return comm
 
-    def _tag(self, number: int) -> int:
-        if not 0 <= number <= self._largest_tag:
-            raise TransportError(f"rendezvous {number} is beyond the largest tag of this MPI, {self._largest_tag}")
-        return number
-
     def _one(self, array: HostArray | None) -> list[object]:
         check_contiguous([array])
         nbytes = 0 if array is None else array.nbytes
-        self._check_length(nbytes)
+        self._limits.check(nbytes)
         return [None if array is None else bytes_of(array), nbytes, self._mpi.BYTE]
 
     def _spec(self, arrays: Sequence[HostArray | None]) -> _Spec:
@@ -239,16 +265,9 @@ class MpiTransport:
         base = next((a for a, at in zip(arrays, address, strict=True) if at == first), None)
         counts = tuple(0 if a is None else a.nbytes for a in arrays)
         displacements = tuple(0 if at is None else at - first for at in address)
-        self._check_length(max(map(sum, zip(counts, displacements, strict=True))))
+        self._limits.check(max(map(sum, zip(counts, displacements, strict=True))))
         memory = None if base is None else bytes_of(base)
         return _Spec(counts, sum(counts), (memory, (counts, displacements), self._mpi.BYTE))
-
-    def _check_length(self, nbytes: int) -> None:
-        if nbytes > self._longest:
-            raise EnvironmentLacks(
-                f"this MPI library counts up to {self._longest} bytes in one message and {nbytes} are needed; "
-                "use one of MPI 4 (MPICH 4.1, Open MPI 5), or split the tensor over more ranks"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +280,7 @@ class _Spec:
 
 
 @dataclass(frozen=True, slots=True)
-class _MpiRequest:
+class MpiRequest:
     """An MPI request, and what to say of it."""
 
     request: MPI.Request
@@ -270,14 +289,16 @@ class _MpiRequest:
     number: int
 
     def test(self) -> bool:
+        """Whether it is through."""
         return self.request.Test()
 
     def describe(self) -> str:
+        """What is waited for."""
         return f"{self.what} {self.who} (rendezvous {self.number})"
 
 
 @dataclass(slots=True)
-class _Receipt:
+class MpiReceipt:
     """A receive, which also verifies how much came."""
 
     request: MPI.Request
@@ -288,6 +309,7 @@ class _Receipt:
     over: bool = False
 
     def test(self) -> bool:
+        """Whether all has come."""
         if not self.over and self.request.Test(self.status):
             self.over = True
             if self.status.count != self.nbytes:
@@ -295,4 +317,5 @@ class _Receipt:
         return self.over
 
     def describe(self) -> str:
+        """What is waited for."""
         return f"the message from rank {self.source} (rendezvous {self.number})"

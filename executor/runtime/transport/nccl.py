@@ -70,6 +70,7 @@ class NcclTransport:
     """
 
     in_stream_order = True
+    takes_device = True
     reduces = True
 
     def __init__(self, host: Transport, lanes: Lanes, nccl: ModuleType | Any, cuda: ModuleType | Any) -> None:

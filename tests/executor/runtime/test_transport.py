@@ -24,6 +24,13 @@ def test_mpi_plays_the_cases_that_loopback_plays(ranks: int) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("ranks", long_but([2, 3], 1))
+def test_mpi_plays_them_by_addresses_and_messages_alone(ranks: int) -> None:
+    printed = run_ranks(ranks, "tests.mpi.movements", "120", str(ranks), "addresses")
+    assert printed == f"120 cases by ranks {list(range(ranks))}\n"
+
+
+@pytest.mark.mpi
 def test_what_is_moved_once_is_not_kept() -> None:
     """Each call moves 1 MiB through arrays of its own; all kept, 100 of them would grow a rank by 210 MB."""
     grown = json.loads(run_ranks(2, "tests.mpi.eager", "100"))["grown_nbytes"]

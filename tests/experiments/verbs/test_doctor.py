@@ -30,7 +30,7 @@ def test_every_check_is_reported(command: Command, mpiexec: str) -> None:
     assert said.code == 0
     assert found["ok"]
     names = [check["name"] for check in found["checks"]]
-    assert names == ["cores", "memory", "python", "numpy", "mpiexec", "mpi4py", "gpu"]
+    assert names == ["cores", "memory", "python", "numpy", "mpiexec", "mpi4py", "cuda-aware mpi", "gpu"]
     assert all(name in said.err for name in names)
     by_name = {check["name"]: check for check in found["checks"]}
     assert mpiexec in by_name["mpiexec"]["found"]
@@ -131,3 +131,12 @@ def test_kinds_and_backends_belong_to_the_check_of_ops(command: Command) -> None
     assert command("doctor", "--backend", "cupy").code == 2
     assert "did you mean 'matmul'" in command("doctor", "--ops", "matmull").err
     assert command("doctor", "--ops", "--backend", "abacus", "matmul").code == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "ok"), [("moves memory of GPUs (so)", True), ("does not move memory of GPUs (no)", False)]
+)
+def test_what_mpi_says_of_gpus_is_told(monkeypatch: pytest.MonkeyPatch, said: str, ok: bool) -> None:
+    monkeypatch.setattr(doctor, "probe", lambda command: said)
+    found = doctor.cuda_mpi()
+    assert (found.ok, found.found, found.needed, bool(found.hint)) == (ok, said, False, not ok)

@@ -18,6 +18,7 @@ from strategy.program.event_waits import StepWaits
 from strategy.program.program import Program
 from strategy.program.protocol import rendezvous_members
 from tests.support.small_plans import corpus
+from tests.support.strict_device.cuda_mpi import cuda_mpi_over
 from tests.support.strict_device.device import StrictDevice, StrictKernels
 from tests.support.strict_device.order import OrderFault
 from tests.support.strict_device.transport import StrictTransport
@@ -79,19 +80,23 @@ def train_strictly(
     ahead: int = 1024,
     change: Change | None = None,
     staged: bool = False,
+    cuda_mpi: bool = False,
     at_once: bool = False,
     in_rank_order: bool = False,
 ) -> list[StrictRank]:
     """Run a plan for some steps, hosts at most `ahead` acts before their devices.
 
-    If `staged`, movements between ranks go by the hosts; for the others see `World`.
+    If `staged`, movements between ranks go by the hosts; with `cuda_mpi` these hand MPI addresses of their devices. For
+    the others see `World`.
 
     Raises:
         OrderFault: something is used without an event, or a steady step does what it must not.
     """
     world = World(plan.ranks, seed, at_once=at_once, in_rank_order=in_rank_order)
     hub = LoopbackHub(plan.ranks, lanes_of(program))
-    ranks = [_rank(world, plan, program, rank, ahead, hub, staged=staged) for rank in range(plan.ranks)]
+    ranks = [
+        _rank(world, plan, program, rank, ahead, hub, staged=staged, cuda_mpi=cuda_mpi) for rank in range(plan.ranks)
+    ]
     for rank, one in enumerate(ranks):
         issuer = one.trainer.worker.issuer
         assert issuer is not None
@@ -122,7 +127,15 @@ def _check_met(hosts: Sequence[PatientTransport]) -> None:
 
 
 def _rank(
-    world: World, plan: Plan, program: Program, rank: int, ahead: int, hub: LoopbackHub, *, staged: bool
+    world: World,
+    plan: Plan,
+    program: Program,
+    rank: int,
+    ahead: int,
+    hub: LoopbackHub,
+    *,
+    staged: bool,
+    cuda_mpi: bool,
 ) -> StrictRank:
     device = StrictDevice(world, rank)
     members = rendezvous_members(program)
@@ -130,8 +143,10 @@ def _rank(
     text = corpus(getattr(plan.model, "vocabulary", 2))
     of_host = PatientTransport(hub, rank)
     of_host.world, of_host.device = world, device
-    transport: Transport = of_host if staged else StrictTransport(world, device, groups, of_host)
     kernels = StrictKernels(device)
+    transport: Transport = of_host if staged else StrictTransport(world, device, groups, of_host)
+    if cuda_mpi:
+        transport = cuda_mpi_over(of_host, device, kernels)
     trainer = Listener(plan, transport, kernels, text, program=program, on_act=device.announce, ahead=ahead)
     trainer.losses = []
     device.attach(trainer.worker)

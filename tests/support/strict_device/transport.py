@@ -35,6 +35,7 @@ class StrictTransport:
     """
 
     in_stream_order = True
+    takes_device = True
     reduces = True
 
     def __init__(self, world: World, device: StrictDevice, groups: dict[int, Group], of_host: Transport) -> None:
