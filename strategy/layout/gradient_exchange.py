@@ -9,6 +9,8 @@ gradients and what lasts for the step, and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import cast
 
@@ -60,24 +62,34 @@ def _preparing(graph: Graph) -> frozenset[str]:
 @lru_cache(maxsize=8)
 def _known_preparing(known: Identity) -> frozenset[str]:
     graph = cast(Graph, known.held)
-    found = frozenset(
+    found = {
         op.name for op in graph.ops if op.phase in BACKWARD and op.inputs and act_rate(graph, op) is Rate.MICRO_BATCH
-    )
-    while True:
-        left = frozenset(name for name in found if _prepares(graph, graph.by_name[name], found))
-        if left == found:
-            return found
-        found = left
+    }
+    waiting = list(found)
+    while waiting:
+        op = graph.by_name[waiting.pop()]
+        if op.name in found and not _prepares(graph, op, found):
+            found.remove(op.name)
+            waiting += [one.name for one in _beside(graph, op) if one.name in found]
+    return frozenset(found)
 
 
-def _prepares(graph: Graph, op: Op, others: frozenset[str]) -> bool:
+def _beside(graph: Graph, op: Op) -> Iterator[Op]:
+    """The ops that do not prepare the update if another does not: they make what it reads, or read that, too."""
+    for name in op.inputs:
+        if name in graph.producer:
+            yield graph.producer[name]
+        yield from graph.consumers[name]
+
+
+def _prepares(graph: Graph, op: Op, others: AbstractSet[str]) -> bool:
     read = [name for name in op.inputs if graph.values[name].rate is Rate.MICRO_BATCH]
     return all(_hands_on(graph, name, op.phase, others) for name in read) and all(
         _is_for(graph, name, others) for name in op.outputs
     )
 
 
-def _hands_on(graph: Graph, value: str, phase: Phase, preparing: frozenset[str]) -> bool:
+def _hands_on(graph: Graph, value: str, phase: Phase, preparing: AbstractSet[str]) -> bool:
     """Whether a value passes from what makes it to what prepares the update within one pass of a micro-batch.
 
     What an earlier pass leaves has blocks for the micro-batches between the two passes, and none for what waits longer.
@@ -86,7 +98,7 @@ def _hands_on(graph: Graph, value: str, phase: Phase, preparing: frozenset[str])
     return producer is not None and producer.phase is phase and _is_for(graph, value, preparing)
 
 
-def _is_for(graph: Graph, value: str, preparing: frozenset[str]) -> bool:
+def _is_for(graph: Graph, value: str, preparing: AbstractSet[str]) -> bool:
     """Whether what prepares the update, and the update, alone read a value."""
     return all(op.name in preparing or op.phase is Phase.UPDATE for op in graph.consumers[value])
 

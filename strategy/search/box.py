@@ -17,6 +17,10 @@ EXHAUSTED = 24
 """Level of a box that no further cut is looked for."""
 
 
+FAR_FROM_FITTING, FAR_STEP = 1.25, 2
+"""What holds more than so much of the memory is far from fitting: the next proposal skips a step."""
+
+
 @dataclass(slots=True, eq=False)
 class Box:
     """A mesh group with its bounds, and how they were found.
@@ -90,14 +94,16 @@ class Box:
         """Whether the least bound is by all cuts that there are and, from level 3 on, by all paths."""
         return self.within is not None and self.solved.get(self.config) == (len(self.within.cuts), self.level >= 3)
 
-    def weigh(self, least_ns: float, fitting_ns: float, settled: float) -> bool:
+    def weigh(self, least_ns: float, fitting_ns: float, held: float, settled: float) -> bool:
         """Weigh bytes otherwise after a proposal; says whether nothing better is expected of that.
 
-        They weigh more as long as what is fast does not fit, and then less again, half way back.
+        They weigh more as long as what is fast does not fit, the more so where it is far from fitting, and then less
+        again, half way back.
 
         Args:
             least_ns: of the fastest configuration under the layouts proposed.
             fitting_ns: of the fastest that is likely to fit.
+            held: the part of the memory that the lightest configuration is likely to hold.
             settled: by this part what fits may take longer than what does not.
         """
         if fitting_ns <= (1 + settled) * least_ns:
@@ -107,7 +113,8 @@ class Box:
             self.harder = (self.too_light[0] + self.enough) / 2
         else:
             self.too_light = self.harder, least_ns
-            self.harder = min(self.harder + 1, (self.harder + self.enough) / 2)
+            step = FAR_STEP if held > FAR_FROM_FITTING else 1
+            self.harder = min(self.harder + step, (self.harder + self.enough) / 2)
         return False
 
     def weigh_anew(self) -> None:

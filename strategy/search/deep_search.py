@@ -192,7 +192,7 @@ def _plans(
     count = tries = 0
     while count < most and tries < most_tries and not budget.is_over():
         tries += 1
-        left = [one for one in known.untried(request) if one.found.step_ns <= (1 + far) * known.planned_ns]
+        left = [one for one in known.untried(request) if known.likely_ns(one) <= (1 + far) * known.planned_ns]
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (math.isfinite(known.planned_ns) and not in_time):
             break
@@ -204,7 +204,7 @@ def _plans(
             known.tried[one.found.config] = one.found.step_ns
             if isinstance(found, Plan):
                 count += 1
-                known.planned_ns = min(known.planned_ns, found.claims.objective_s * 1e9)
+                known.learn_time(one, found.claims.objective_s, found.claims.step_time_s)
                 known.learn(one, max(found.claims.peak_memory_bytes))
                 yield found
             elif isinstance(found, OutOfTimeError):

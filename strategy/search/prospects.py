@@ -89,9 +89,9 @@ class Prospects:
 
     @property
     def best_ns(self) -> float:
-        """The least objective of plans, and of what is likely to fit."""
+        """The least that plans take, and what is likely to fit."""
         fitting = self.known.fitting(self.request)
-        return min(fitting[0].found.step_ns if fitting else math.inf, self.known.planned_ns)
+        return min(self.known.likely_ns(fitting[0]) if fitting else math.inf, self.known.planned_ns)
 
     def _crowded(self, box: Box, most_ns: float) -> tuple[float, Bound | None]:
         """What the configurations of a box are likely to take in the memory that is left in truth, the least of them.
@@ -139,7 +139,7 @@ class Prospects:
     def propose(self, box: Box, answer: Proposed, point: FloatArray) -> None:
         """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
         request, best_ns, within = self.request, self.best_ns, box.within
-        overlap, least_ns, fitting_ns = Overlap.of(request.cost.cluster), math.inf, math.inf
+        overlap, least_ns, fitting_ns, lightest = Overlap.of(request.cost.cluster), math.inf, math.inf, math.inf
         for one in box.configs:
             if within is None or within.step_ns(one, point) >= best_ns:
                 continue
@@ -151,6 +151,7 @@ class Prospects:
             if self.known.fits(request, proposal):
                 fitting_ns = min(fitting_ns, found.step_ns)
             held = self.known.margin(one) * max(found.peak_bytes)
+            lightest = min(lightest, held / request.memory_limit_bytes)
             counted = float((likely_rows(one, request.model.layers) @ point).max())
             box.crowding[one.schedule] = max(0.0, held - counted)
             self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
@@ -161,7 +162,7 @@ class Prospects:
         is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
         if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
             self.too_many[_of_memory(box.config)] = box.config.micro_batch
-        is_settled = math.isfinite(least_ns) and box.weigh(least_ns, fitting_ns, SETTLED)
+        is_settled = math.isfinite(least_ns) and box.weigh(least_ns, fitting_ns, lightest, SETTLED)
         box.is_proposed |= is_last or math.isinf(least_ns) or is_settled
 
     def _propose_mixed(self, box: Box, *ways: Proposed) -> None:

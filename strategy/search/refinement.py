@@ -133,7 +133,7 @@ class Refinement:
 
     @property
     def best_ns(self) -> float:
-        """The least objective of plans, and of what is likely to fit."""
+        """The least that plans take, and what is likely to fit."""
         return self.prospects.best_ns
 
     @property

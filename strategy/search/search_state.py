@@ -19,6 +19,8 @@ MARGIN = 0.97
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
 BETTER = 2e-3
 """By this part a proposal takes less than one of its configuration that was tried, if it is to be tried, too."""
+HONEST = 0.03
+"""By this part a plan may take longer by simulation than by the objective before that is held against its layouts."""
 HeldAlike = tuple[Schedule, bool]
 """What configurations hold micro-batches alike: their schedule, and whether they have a pipeline."""
 
@@ -53,7 +55,10 @@ class SearchState:
     tried: dict[PlanConfig, float] = field(default_factory=dict)
     """Of which there are plans, or which do not fit as they are laid out: the nanoseconds that were proposed."""
     planned_ns: float = math.inf
-    """The least objective of plans."""
+    """The least that plans take, see `likely_ns`."""
+    slower: dict[PlanConfig, float] = field(default_factory=dict)
+    """Configuration -> by what factor its plan took longer by simulation than by the objective, where it is no little.
+    So it is where gradients go in few buckets, for want of memory."""
     answer_ns: float = 0.0
     """That of the plan that is the answer so far."""
     pace: float = 1.0
@@ -69,9 +74,19 @@ class SearchState:
         for alike in (config, held_alike(config)):
             self.margins[alike] = max(self.margins.get(alike, 0.0), seen)
 
+    def learn_time(self, one: LayoutProposal, objective_s: float, simulated_s: float) -> None:
+        """A plan has shown what its proposal takes."""
+        if simulated_s > (1 + HONEST) * objective_s:
+            self.slower[one.found.config] = simulated_s / objective_s
+        self.planned_ns = min(self.planned_ns, objective_s * 1e9 * self.slower.get(one.found.config, 1.0))
+
+    def likely_ns(self, one: LayoutProposal) -> float:
+        """What a proposal is likely to take: by the objective, or longer, as a plan of its configuration has shown."""
+        return one.found.step_ns * self.slower.get(one.found.config, 1.0)
+
     def fitting(self, request: Request) -> list[LayoutProposal]:
         """Those that are likely to fit, fastest first."""
-        return sorted((one for one in self.proposals if self.fits(request, one)), key=lambda one: one.found.step_ns)
+        return sorted((one for one in self.proposals if self.fits(request, one)), key=self.likely_ns)
 
     def untried(self, request: Request) -> list[LayoutProposal]:
         """Those that are likely to fit, fastest first: of each configuration the first, if it is new enough."""

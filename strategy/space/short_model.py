@@ -28,6 +28,12 @@ MIDDLE = 1
 
 def shortened(model: Model) -> Model | None:
     """The model with three layers; None where it has no more, or where they are more than a number."""
+    return _shortened(Identity(model))
+
+
+@lru_cache(maxsize=8)
+def _shortened(known: Identity) -> Model | None:
+    model = cast(Model, known.held)
     fields = {field.name for field in dataclasses.fields(type(model))}  # type: ignore[arg-type]
     if "layers" not in fields or model.layers <= LAYERS:
         return None

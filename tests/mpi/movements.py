@@ -1,8 +1,9 @@
 """Random boxing steps and movements on real MPI; every rank checks its own part and says so.
 
-mpiexec -n 3 python -m mpi4py -m tests.mpi.movements CASES SEED [addresses]
+mpiexec -n 3 python -m mpi4py -m tests.mpi.movements CASES SEED [addresses|mpi3]
 
-With `addresses` MPI is given those of arrays, as it would be of memory of GPUs: by messages alone.
+With `addresses` MPI is given those of arrays, as it would be of memory of GPUs: by messages alone. With `mpi3` the
+library is taken for one of MPI 3 that counts up to 64 bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 from mpi4py import MPI
 
 from executor.runtime.kernels.gpu.launch import address_of
+from executor.runtime.transport import mpi_messages
 from executor.runtime.transport.base import Lane, Transport, TransportError, wait
 from executor.runtime.transport.cuda_mpi import CudaMpiTransport
 from executor.runtime.transport.mpi import MpiTransport
@@ -21,9 +23,11 @@ from strategy.program.program import TransferTask
 from tests.executor.random_boxing import KINDS, play, random_boxing
 
 
-def main(cases: int, seed: int, *, addresses: bool = False) -> None:
+def main(cases: int, seed: int, mode: str = "") -> None:
     """Play `cases` random cases, the same on all ranks."""
-    comm = MPI.COMM_WORLD
+    comm, addresses = MPI.COMM_WORLD, mode == "addresses"
+    if mode == "mpi3":
+        MPI.Get_version, mpi_messages.INT_MAX, mpi_messages._PIECE = lambda: (3, 1), 64, 48
     rng = np.random.default_rng(seed)
     played = [random_boxing(rng, comm.size, KINDS[index % len(KINDS)]) for index in range(cases)]
     lanes = {n: Lane(c.task.group) for n, c in enumerate(played) if not isinstance(c.task, TransferTask)}
@@ -77,4 +81,4 @@ def close_with_a_message_left(transport: MpiTransport | CudaMpiTransport, number
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), addresses=sys.argv[3:] == ["addresses"])
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -141,7 +141,7 @@ class CudaMpiTransport:
 
     def _received(self, source: int, number: int, array: Array) -> MpiReceipt:
         request = self._comm.Irecv(self._message(array), source=source, tag=self._limits.tag_of(number))
-        return MpiReceipt(request, source, number, array.nbytes, self._mpi.Status())
+        return MpiReceipt(request, source, number, array.nbytes, self._mpi.Status(), self._mpi.BYTE)
 
     def _message(self, array: Array) -> list[object]:
         """The memory of an array, by its address: MPI finds out itself whose it is."""

@@ -3,8 +3,7 @@
 Rendezvous numbers travel as tags of point-to-point messages. Library collectives have no tag: what they rely on is
 that the collectives of a communicator are started in one order on all its ranks, which a lane is made for.
 
-Large messages. Everything is sent as bytes with 64-bit counts and displacements, which needs MPI 4 (MPICH 4.1,
-Open MPI 5); under an older library a buffer beyond 2^31 - 1 bytes is refused before it is sent.
+Everything is sent as bytes, as the library takes them (`mpi_messages`).
 
 Polling. An MPI library moves messages only while it is called, so a worker that waits must poll, and must give way
 where ranks outnumber cores: there `pause` is a bare sched_yield at first, 3 to 20 times faster than sleeping, whose
@@ -31,19 +30,17 @@ from executor.runtime.transport.base import (
     HostArray,
     Lane,
     Lanes,
-    Parcel,
     PendingTransfer,
     TransportError,
-    bytes_of,
-    check_contiguous,
+    handed_over,
 )
+from executor.runtime.transport.mpi_messages import INT_MAX, messages_of
 from strategy.base.errors import EnvironmentLacks, InternalError
 from strategy.sbp.sbp import Reduce
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_INT_MAX = 2**31 - 1
 _PATIENCE_NS = 1_000_000
 """How long a rank with a core of its own polls before it gives way."""
 _AWAKE_NS = {True: 2_000_000, False: 100_000}
@@ -99,7 +96,7 @@ def _segments() -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class MpiLimits:
-    """What one message may be, by an MPI library."""
+    """What one message may be, by an MPI library that is given addresses and counts of bytes."""
 
     nbytes: int
     tag: int
@@ -107,7 +104,7 @@ class MpiLimits:
     @staticmethod
     def of(mpi: ModuleType | Any, comm: MPI.Intracomm | Any) -> MpiLimits:
         """Of `mpi4py.MPI` and a communicator."""
-        return MpiLimits(_INT_MAX if mpi.Get_version() < (4, 0) else 2**63 - 1, comm.Get_attr(mpi.TAG_UB) or 2**15 - 1)
+        return MpiLimits(INT_MAX if mpi.Get_version() < (4, 0) else 2**63 - 1, comm.Get_attr(mpi.TAG_UB) or 2**15 - 1)
 
     def tag_of(self, number: int) -> int:
         """The tag of a rendezvous.
@@ -124,7 +121,7 @@ class MpiLimits:
         if nbytes > self.nbytes:
             raise EnvironmentLacks(
                 f"this MPI library counts up to {self.nbytes} bytes in one message and {nbytes} are needed; "
-                "use one of MPI 4 (MPICH 4.1, Open MPI 5), or split the tensor over more ranks"
+                "use one of MPI 4 (MPICH 4.1), or split the tensor over more ranks"
             )
 
 
@@ -143,7 +140,7 @@ class MpiTransport:
         self.rank = comm.rank
         self.size = comm.size
         self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
-        self._limits = MpiLimits.of(MPI, self._comm)
+        self._limits, self._messages = MpiLimits.of(MPI, self._comm), messages_of(MPI)
         self._roomy = comm.Split_type(MPI.COMM_TYPE_SHARED).size <= len(os.sched_getaffinity(0))
         self._made = {lane: self._make(lane) for lane in sorted(set(lanes.values())) if self.rank in lane.group}
         self._lanes = {number: self._made[lane] for number, lane in lanes.items() if lane in self._made}
@@ -167,21 +164,17 @@ class MpiTransport:
     def exchange(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
     ) -> PendingTransfer:
-        """Personalised all-to-all by `Ialltoallv`."""
-        lane = self._lane(number, group)
-        outgoing, incoming = self._spec(send), self._spec(receive)
-        self.bytes_sent["exchange"] += outgoing.nbytes - outgoing.counts[group.index(self.rank)]
-        request = lane.Ialltoallv(outgoing.message, incoming.message)
+        """A personalised all-to-all."""
+        request = self._messages.exchange(self._lane(number, group), send, receive)
+        self.bytes_sent["exchange"] += handed_over(group, self.rank, send)
         return MpiRequest(request, "an exchange of ranks", group, number)
 
     def all_gather(
         self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
     ) -> PendingTransfer:
-        """Everyone's array to everyone by `Iallgatherv`, in place where `send` is this rank's own `receive`."""
-        lane = self._lane(number, group)
+        """Everyone's array to everyone, in place where `send` is this rank's own `receive`."""
+        request = self._messages.all_gather(self._lane(number, group), send, receive)
         self.bytes_sent["all_gather"] += 0 if send is None else send.nbytes * (len(group) - 1)
-        outgoing = self._mpi.IN_PLACE if send is receive[group.index(self.rank)] else self._one(send)
-        request = lane.Iallgatherv(outgoing, self._spec(receive).message)
         return MpiRequest(request, "an all-gather of ranks", group, number)
 
     def all_reduce(
@@ -196,13 +189,13 @@ class MpiTransport:
         """One end of a message by `Issend`: over when it is matched."""
         if target != self.rank:
             self.bytes_sent["send"] += array.nbytes
-        request = self._comm.Issend(self._one(array), dest=target, tag=self._limits.tag_of(number))
+        request = self._messages.send(self._comm, array, target, self._limits.tag_of(number))
         return MpiRequest(request, "the message to be taken by rank", target, number)
 
     def receive(self, source: int, number: int, array: HostArray) -> PendingTransfer:
         """The other end, by `Irecv`."""
-        request = self._comm.Irecv(self._one(array), source=source, tag=self._limits.tag_of(number))
-        return MpiReceipt(request, source, number, array.nbytes, self._mpi.Status())
+        request = self._messages.receive(self._comm, array, source, self._limits.tag_of(number))
+        return MpiReceipt(request, source, number, array.nbytes, self._mpi.Status(), self._mpi.BYTE)
 
     def barrier(self) -> None:
         """Wait until every rank is here, giving way meanwhile."""
@@ -241,32 +234,6 @@ class MpiTransport:
             raise TransportError(f"rank {self.rank} has no lane for rendezvous {number} of ranks {group}")
         return comm
 
-    def _one(self, array: HostArray | None) -> list[object]:
-        check_contiguous([array])
-        nbytes = 0 if array is None else array.nbytes
-        self._limits.check(nbytes)
-        return [None if array is None else bytes_of(array), nbytes, self._mpi.BYTE]
-
-    def _spec(self, arrays: Sequence[HostArray | None]) -> _Spec:
-        """Worked out once for a parcel, anew for others."""
-        if not isinstance(arrays, Parcel):
-            return self._work_out(arrays)
-        if arrays.worked_out is None:
-            arrays.worked_out = self._work_out(arrays)
-        found: _Spec = arrays.worked_out
-        return found
-
-    def _work_out(self, arrays: Sequence[HostArray | None]) -> _Spec:
-        check_contiguous(arrays)
-        address = [None if a is None else a.__array_interface__["data"][0] for a in arrays]
-        first = min((a for a in address if a is not None), default=0)
-        base = next((a for a, at in zip(arrays, address, strict=True) if at == first), None)
-        counts = tuple(0 if a is None else a.nbytes for a in arrays)
-        displacements = tuple(0 if at is None else at - first for at in address)
-        self._limits.check(max(map(sum, zip(counts, displacements, strict=True))))
-        memory = None if base is None else bytes_of(base)
-        return _Spec(counts, sum(counts), (memory, (counts, displacements), self._mpi.BYTE))
-
 
 def unclaimed_message(mpi: ModuleType | Any, comm: MPI.Intracomm | Any) -> str:
     """A message that lies here and was not asked for; "" if there is none."""
@@ -274,15 +241,6 @@ def unclaimed_message(mpi: ModuleType | Any, comm: MPI.Intracomm | Any) -> str:
     if not comm.Iprobe(status=status):
         return ""
     return f"{status.count} bytes from rank {status.source} (rendezvous {status.tag})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    """Arrays as MPI wants them: one buffer that begins at the lowest address, counts and displacements in bytes."""
-
-    counts: tuple[int, ...]
-    nbytes: int
-    message: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,14 +270,17 @@ class MpiReceipt:
     number: int
     nbytes: int
     status: MPI.Status
+    byte: MPI.Datatype
+    """Bytes are counted by their datatype: in 64 bits under any library."""
     over: bool = False
 
     def test(self) -> bool:
         """Whether all has come."""
         if not self.over and self.request.Test(self.status):
             self.over = True
-            if self.status.count != self.nbytes:
-                raise TransportError(f"{self.describe()}: {self.status.count} bytes came, {self.nbytes} were expected")
+            came = self.status.Get_elements(self.byte)
+            if came != self.nbytes:
+                raise TransportError(f"{self.describe()}: {came} bytes came, {self.nbytes} were expected")
         return self.over
 
     def describe(self) -> str:

@@ -48,12 +48,13 @@ def main():
         time.sleep(60)
     import numpy as np
     from mpi4py import MPI
+    from executor.runtime.transport.mpi import open_world
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
     from executor.supervision.environment import run_folder
     from executor.supervision.failure import write_actors
     from strategy.base.errors import RunError
     from strategy.program.program import ActKind, Actor, Program
-    world = MPI.COMM_WORLD
+    world = open_world()
     rank = world.Get_rank()
     actors = tuple(Actor(f"layer.{i}.mlp.fc1", 0, ActKind.COMPUTE, acts_per_step=10) for i in range(2))
     write_actors(run_folder(), Program(1, (), actors, ()))

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from strategy.graph.graph import Phase, Role
+from strategy.graph.graph import Op, Phase, Role, act_rate
 from strategy.layout.arrangement import Action
-from strategy.layout.gradient_exchange import exchanged, takers
+from strategy.layout.gradient_exchange import BACKWARD, exchanged, takers
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
@@ -63,3 +63,31 @@ def test_where_samples_are_on_one_rank_nothing_is_exchanged() -> None:
     assert any(action.kind.is_communication and action.phase is Phase.BACKWARD for action in arrangement.actions)
     moved = {arrangement.tensors[one.reads[0]].value for one in arrangement.actions if moves(plan, one)}
     assert all(plan.graph.values[name].spec.shape in {(MODEL.width,), (3 * MODEL.width,)} for name in moved)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 2, 3])
+@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16])
+def test_it_is_what_rounds_of_leaving_out_what_does_not_prepare_the_update_end_with(
+    precision: Precision, zero_stage: int
+) -> None:
+    graph = plan_of(zero_stage=zero_stage, precision=precision, pp=2).graph
+
+    def is_of_micro_batch(name: str) -> bool:
+        return graph.values[name].rate is Rate.MICRO_BATCH
+
+    def is_for(name: str, preparing: set[str]) -> bool:
+        return {op.name for op in graph.consumers[name] if op.phase is not Phase.UPDATE} <= preparing
+
+    def prepares(op: Op, preparing: set[str]) -> bool:
+        read = filter(is_of_micro_batch, op.inputs)
+        handed = (name in graph.producer and graph.producer[name].phase is op.phase for name in read)
+        return all(handed) and all(
+            is_for(name, preparing) for name in (*filter(is_of_micro_batch, op.inputs), *op.outputs)
+        )
+
+    backward = {op.name: op for op in graph.ops if op.phase in BACKWARD}
+    preparing = {name for name, op in backward.items() if op.inputs and act_rate(graph, op) is Rate.MICRO_BATCH}
+    while left_out := {name for name in preparing if not prepares(backward[name], preparing)}:
+        preparing -= left_out
+    made = {name for op in backward.values() for name in op.outputs if is_of_micro_batch(name)}
+    assert exchanged(graph) == {name for name in made if is_for(name, preparing)} != set()

@@ -61,11 +61,14 @@ def test_without_any_prices_closed_forms_are_all_there_is() -> None:
     assert (box.bound_ns, box.prices_of(CONFIG)) == (1, None)
 
 
-def weighed(tries: Sequence[tuple[float, float]]) -> list[float]:
-    """How hard bytes weigh after each of these tries, (fastest, fastest that fits); ends where it is settled."""
+def weighed(tries: Sequence[tuple[float, float]], held: float = 1.1) -> list[float]:
+    """How hard bytes weigh after each of these tries, (fastest, fastest that fits); ends where it is settled.
+
+    `held`: the part of the memory that the lightest of each holds.
+    """
     box, found = Box((CONFIG,), [1.0]), []
     for least_ns, fitting_ns in tries:
-        is_settled = box.weigh(least_ns, fitting_ns, 0.03)
+        is_settled = box.weigh(least_ns, fitting_ns, held, 0.03)
         found.append(box.harder)
         if is_settled:
             break
@@ -74,6 +77,10 @@ def weighed(tries: Sequence[tuple[float, float]]) -> list[float]:
 
 def test_bytes_weigh_more_until_what_is_fast_fits() -> None:
     assert weighed([(30, math.inf), (31, math.inf), (31, 31)]) == [1, 2, 2]
+
+
+def test_where_all_is_far_from_fitting_a_step_is_skipped_and_looked_at_on_the_way_back() -> None:
+    assert weighed([(30, math.inf), (40, math.inf), (66, 66), (41, 41)], held=1.7) == [2, 4, 3, 3]
 
 
 def test_bytes_weigh_less_again_where_what_fits_takes_much_longer() -> None:

@@ -380,6 +380,7 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
         tried=tried,
         pace=1.0,
         planned_ns=math.inf,
+        likely_ns=lambda one: one.found.step_ns,
         margins={(Schedule.ONE_F_ONE_B, True): 1.0},
         untried=lambda _: [
             SimpleNamespace(name=name, found=SimpleNamespace(config=Config(name), step_ns=1))
@@ -450,3 +451,21 @@ def test_what_a_plan_holds_counts_for_its_own_configuration_first() -> None:
     known.learn(proposal(alike), 104)
     known.learn(proposal(ours), 90)
     assert [known.margin(one) for one in (ours, alike, replace(ours, dp=8), other)] == [0.92, 1.04, 1.04, MARGIN]
+
+
+def test_what_takes_much_longer_by_simulation_gives_way_to_what_takes_hardly_longer_by_the_objective() -> None:
+    def proposal(dp: int, step_ns: int) -> LayoutProposal:
+        config = PlanConfig(dp, 2, 2, 1, 4, Schedule.ONE_F_ONE_B)
+        return LayoutProposal(Pipelined(config, step_ns, (100, 80), (0, 0)), {}, 1)
+
+    crowded, roomy, slow = proposal(2, 100), proposal(4, 104), proposal(8, 120)
+    known = SearchState([crowded, roomy, slow])
+    request = asked(limit=200)
+    assert known.fitting(request) == [crowded, roomy, slow]
+    known.learn_time(crowded, 100e-9, 102e-9)  # as near as objectives are
+    assert known.fitting(request)[0] is crowded
+    assert known.planned_ns == pytest.approx(100)
+    known.planned_ns = math.inf
+    known.learn_time(crowded, 100e-9, 115e-9)
+    assert known.fitting(request) == [roomy, crowded, slow]
+    assert known.planned_ns == pytest.approx(115)

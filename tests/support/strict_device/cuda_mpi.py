@@ -30,6 +30,11 @@ def _from_address(address: int, nbytes: int) -> NDArray[np.uint8]:
 class _Status:
     count: int = 0
 
+    def Get_elements(self, byte: str) -> int:
+        """How many bytes have come."""
+        assert byte == MPI.BYTE
+        return self.count
+
 
 MPI = SimpleNamespace(
     BYTE="bytes",
