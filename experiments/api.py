@@ -49,7 +49,7 @@ def search(model: str, **options: Any) -> SearchResult:
     clusters = clusters_of(args)
     if len(clusters) > 1:
         raise InputError("counts of GPUs are compared by the command", where="search: gpus", expected="one number")
-    request, _ = request_of(args, clusters[0])
+    request = request_of(args, clusters[0]).request
 
     def solve(one: Request, budget: Budget) -> SearchResult:
         return searched(one, simulate=simulated_step, budget=budget)

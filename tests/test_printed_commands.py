@@ -26,6 +26,7 @@ LEAST, LEAST_RUN = 90, 60
 """Commands that there are in all, and that are run: a pattern that finds none would hold them all."""
 REFERENCE = ROOT / "experiments" / "reference"
 QWEN = f"cp {REFERENCE}/huggingface/configs/Qwen3-0.6B.json"
+EXPERTS = f"cp {REFERENCE}/huggingface/configs/Qwen3-30B-A3B.json"
 CONTEST = f"cp {REFERENCE}/iopddl/asplos-2025-iopddl-G.json.gz problem.json.gz"
 PROGRAM = f"cp {REFERENCE}/programs/bert.pt2 model.pt2"
 TINY = "sbplan search gpt-tiny --cluster local:2 --global-batch 16 --time-limit 20 --out plan.json"
@@ -62,7 +63,7 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
         r"printf '\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n' > topology.txt",
     ),
     "programs.md": (PROGRAM, f"cp {REFERENCE}/programs/bert.onnx model.onnx", MINE),
-    "trainers.md": (f"{QWEN} config.json",),
+    "trainers.md": (f"{EXPERTS} config.json", f"mkdir small && {QWEN} small/config.json"),
 }
 """Page -> commands that make what its reader has."""
 ELSEWHERE = {

@@ -20,9 +20,10 @@ def degrees(config: PlanConfig) -> str:
     streams = f" over {config.exchange_streams} streams" if config.exchange_streams > 1 else ""
     buckets = f", gradients in buckets of {format_bytes(config.bucket_bytes)}{streams}" if config.bucket_bytes else ""
     strides = f", strides {' '.join(map(str, config.strides))}" if config.strides else ""
+    plural = "" if config.num_micro_batches == 1 else "es"
     experts = f", ep {config.ep}" if config.ep > 1 else ""
     return (
         f"dp {config.dp}{experts}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
-        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
+        f"{config.num_micro_batches} micro-batch{plural} of {config.micro_batch} ({config.schedule})"
         f"{runs}{order}{strides}{recomputes}{offloads}{buckets}"
     )

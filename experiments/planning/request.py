@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from strategy.base.errors import InputError
@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from strategy.hardware.cluster import Cluster
     from strategy.space.request import Request
     from strategy.space.trainer_space import TargetTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for on a cluster.
+
+    Attributes:
+        request: the question itself.
+        calibration: what it is priced by, if not by data sheets.
+        without: of the model's loss, in words, what the trainer of --for does not train with.
+    """
+
+    request: Request
+    calibration: Calibration | None
+    without: tuple[str, ...] = ()
 
 
 def clusters_of(args: argparse.Namespace) -> list[Cluster]:
@@ -42,8 +57,8 @@ def clusters_of(args: argparse.Namespace) -> list[Cluster]:
     return clusters
 
 
-def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Calibration | None]:
-    """What the arguments ask for on a cluster, and the calibration that it is priced by."""
+def request_of(args: argparse.Namespace, cluster: Cluster) -> Asked:
+    """What the arguments ask for on a cluster."""
     from experiments.planning.pins import read_pins
     from experiments.planning.prices import read_calibration_of
     from experiments.planning.settings import read_training
@@ -66,21 +81,22 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Cal
         gap=args.gap,
         incumbents=not args.no_incumbents,
     )
-    if args.trainer is not None:
-        from strategy.space.trainer_space import TargetTrainer
+    if args.trainer is None:
+        return Asked(request, calibration)
+    from strategy.space.trainer_space import TargetTrainer
 
-        request = for_trainer(request, TargetTrainer(args.trainer))
-    return request, calibration
+    limited, without = for_trainer(request, TargetTrainer(args.trainer))
+    return Asked(limited, calibration, without)
 
 
-def for_trainer(request: Request, trainer: TargetTrainer) -> Request:
-    """The request within a trainer's limits.
+def for_trainer(request: Request, trainer: TargetTrainer) -> tuple[Request, tuple[str, ...]]:
+    """The request within a trainer's limits; and what of the model's loss the trainer leaves out, in words.
 
     Raises:
         InputError: the trainer has no words for the model, or another one is pinned.
     """
     from strategy.trainers.trained import TrainerName
-    from strategy.trainers.write import check_model
+    from strategy.trainers.write import as_trained_by, check_model
 
     if request.pins.trainer not in (None, trainer):
         raise InputError("two trainers", got=f"--for {trainer}, and trainer = {request.pins.trainer} pinned")
@@ -88,4 +104,5 @@ def for_trainer(request: Request, trainer: TargetTrainer) -> Request:
         expected = "nodes of one type"
         raise InputError("trainers cut layers evenly", where=request.cost.cluster.name, expected=expected)
     check_model(request.model, TrainerName(trainer))
-    return replace(request, pins=replace(request.pins, trainer=trainer))
+    model, without = as_trained_by(request.model, TrainerName(trainer))
+    return replace(request, model=model, pins=replace(request.pins, trainer=trainer)), without

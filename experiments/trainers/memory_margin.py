@@ -61,13 +61,17 @@ def _for_trainer(
     trainer = present(claim.trainer, "the trainer")
     margin = _errors().margin(FRAMEWORKS[TrainerName(trainer)], claim.probability)
     limit, best = int(request.memory_limit_bytes / margin), 0.0
+    part = budget.share(ROUND_SHARE)
     while True:
         try:
-            result = solve(replace(request, memory_limit_bytes=limit), budget.share(ROUND_SHARE))
+            result = solve(replace(request, memory_limit_bytes=limit), part)
         except (InfeasibleError, OutOfTimeError) as error:
-            if not best:
+            if best:
+                raise _not_found(claim, best, limit) from error
+            if isinstance(error, InfeasibleError) or budget.is_over() or part is budget:
                 raise
-            raise _not_found(claim, best, limit) from error
+            part = budget  # nothing was found in its part: it has all that is left
+            continue
         price = trainer_price(result.plan, trainer)
         missing = missing_bytes(price, claim.probability)
         if missing <= 0:
@@ -76,7 +80,7 @@ def _for_trainer(
         if result.interrupted or budget.is_over():
             raise _not_found(claim, best, limit)
         held = min(limit, max(result.plan.claims.peak_memory_bytes))
-        limit = max(held - missing, int(LEAST_PART * held))
+        limit, part = max(held - missing, int(LEAST_PART * held)), budget.share(ROUND_SHARE)
 
 
 def _not_found(claim: FitClaim, best: float, limit: int) -> OutOfTimeError:

@@ -25,8 +25,8 @@ from strategy.trainers.priced import TrainerPrice
 from strategy.trainers.trained import TrainerName
 from strategy.trainers.write import write_configuration
 
-LIMITED_SHARE = 0.65
-"""Of the time, for the search within the trainer's limits."""
+LIMITED_SHARE, LEAST_LIMITED_S = 0.65, 20.0
+"""Of the time, for the search within the trainer's limits; and seconds at least, if there are so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,22 @@ class TrainerAnswer:
         price: of the file, read back, by the closed form with the trainer's own constants; None where the closed form
             prices no such cluster.
         free: what the search without the limits found; None where it found nothing in time.
+        without: of the model's loss, what the trainer does not train with.
     """
 
     trainer: TargetTrainer
     cannot_say: tuple[str, ...]
     price: TrainerPrice | None
     free: SearchResult | None
+    without: tuple[str, ...] = ()
 
 
-def answer_for(request: Request, found: Plan, budget: Budget) -> TrainerAnswer:
+def limited_budget(budget: Budget) -> Budget:
+    """What of the time the search within the limits has."""
+    return budget.at_most(max(LIMITED_SHARE * budget.left_s(), LEAST_LIMITED_S))
+
+
+def answer_for(request: Request, found: Plan, budget: Budget, without: tuple[str, ...]) -> TrainerAnswer:
     """What the limits cost, and what the trainer's file says; `request` is within the limits, the budget for the rest.
 
     Raises:
@@ -61,7 +68,7 @@ def answer_for(request: Request, found: Plan, budget: Budget) -> TrainerAnswer:
         price = trainer_price(found, trainer)
     except InputError:
         price = None
-    return TrainerAnswer(trainer, written.cannot_say, price, _free(request, budget))
+    return TrainerAnswer(trainer, written.cannot_say, price, _free(request, budget), without)
 
 
 def _free(request: Request, budget: Budget) -> SearchResult | None:
@@ -105,6 +112,7 @@ def trainer_document(found: Plan, answer: TrainerAnswer) -> dict[str, Any]:
     return {
         "name": str(answer.trainer),
         "cannot_say": list(answer.cannot_say),
+        "without": list(answer.without),
         "limits_cost": None if cost is None else dataclasses.asdict(cost),
         "free": None if free is None else {
             "config": config_document(free.plan.config),
@@ -133,6 +141,7 @@ def trainer_text(found: Plan, answer: TrainerAnswer) -> str:
         fits = fits_text(one)
         held = f"{format_bytes(one.peak_memory_bytes)} of {format_bytes(one.limit_bytes)}"
         lines.append(f"as {answer.trainer} runs it, by the closed form: {step} ({lo} to {hi}), {held}, {fits}")
+    lines += [f"trained without {line}" for line in answer.without]
     lines += [f"not said by its file: {line}" for line in answer.cannot_say]
     return "\n".join(lines)
 

@@ -180,7 +180,8 @@ def _summary(found: ReadConfiguration, machine: PricedMachine) -> str:
     names = {"dp": dp, "tp": read.tp, "pp": read.pp, "cp": read.cp, "ep": read.ep, "virtual": read.virtual}
     said = ", ".join(f"{name} {degree}" for name, degree in names.items() if degree > 1 or name == "dp")
     groups = f" in {read.replicas} groups" if read.replicas > 1 else ""
-    again = "" if read.recompute == "none" else f", {read.recompute} recompute"
+    layers = f" of {read.recompute_layers} layers" if read.recompute_layers else ""
+    again = "" if read.recompute == "none" else f", {read.recompute} recompute{layers}"
     precision = {"half": read.half} | _PRECISIONS
     return (
         f"{read.trainer}, {read.model.layers} layers of {read.model.width}, {machine.gpus} {machine.device.name}: "

@@ -172,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
     from experiments.planning.training_cost import cost_text, steps_of, training_cost
     from experiments.studies.job_failures import read_failure_rates, size_of
     from experiments.trainers.memory_margin import found_with
-    from experiments.trainers.trainer_search import LIMITED_SHARE, answer_for, trainer_document, trainer_text
+    from experiments.trainers.trainer_search import answer_for, limited_budget, trainer_document, trainer_text
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
@@ -185,19 +185,20 @@ def run(args: argparse.Namespace) -> int:
     if len(clusters) > 1:
         return compare_counts(args, clusters, rates, started, budget)
     make_folder(args.dump_passes, "--dump-passes")
-    request, calibration = request_of(args, clusters[0])
+    asked = request_of(args, clusters[0])
+    request, calibration = asked.request, asked.calibration
     if args.tokens is not None:
         steps_of(size_of(request), args.tokens)  # refuses too few of them before the search
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
-            limited = budget if request.pins.trainer is None else budget.share(LIMITED_SHARE)
+            limited = budget if request.pins.trainer is None else limited_budget(budget)
 
             def solve(one: Request, part: Budget) -> SearchResult:
                 return search(one, simulate=simulated_step, budget=part, watch=watch)
 
             result = found_with(request, args.fit_probability, solve, limited)
             rest = Budget.of(0.0) if result.interrupted else budget
-            answer = None if request.pins.trainer is None else answer_for(request, result.plan, rest)
+            answer = None if request.pins.trainer is None else answer_for(request, result.plan, rest, asked.without)
     except InfeasibleError as error:
         if args.json:
             emit(without_plan(Status.INFEASIBLE, request, started) | {"smallest_limit_bytes": error.smallest_limit})
@@ -240,7 +241,8 @@ def compare_counts(
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
-    requests, calibrations = zip(*(request_of(args, cluster) for cluster in clusters), strict=True)
+    asked = [request_of(args, cluster) for cluster in clusters]
+    requests, calibrations = [one.request for one in asked], [one.calibration for one in asked]
     answers: list[CountAnswer] = []
     counts: list[dict[str, object]] = []
     with progress() as watch, clean_stdout(), stopping() as stopped_by:

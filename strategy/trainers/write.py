@@ -78,6 +78,19 @@ def check_model(model: Model, trainer: TrainerName) -> None:
         raise InputError("Megatron-DeepSpeed's script has no experts of this kind", where=str(trainer))
 
 
+def as_trained_by(model: Model, trainer: TrainerName) -> tuple[Model, tuple[str, ...]]:
+    """A model that a trainer's file can name, as that trains it; and what this leaves out of its loss, in words.
+
+    torchtitan evens out the load of experts by a bias of the router, which no gradient passes through, and has no loss
+    for it (Wang et al. 2024, arXiv:2408.15664).
+    """
+    share = getattr(model, "balance", 0.0)
+    if trainer is not TrainerName.TORCHTITAN or not share:
+        return model, ()
+    said = f"the share of {share:g} of the experts' balancing loss: {trainer} balances them by a bias"
+    return replace(model, balance=0.0), (said,)  # type: ignore[type-var]
+
+
 def read_back(files: Mapping[str, str], trainer: TrainerName) -> ReadConfiguration:
     """What a trainer's files say, from their text alone."""
     import json

@@ -35,6 +35,8 @@ function bytes(count) {
   while (Math.abs(value) >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
   return unit ? `${value.toFixed(2)} ${units[unit]}` : `${value} bytes`;
 }
+const microBatches = (count, size) => `${count} micro-batch${count === 1 ? "" : "es"} of ${size}`;
+const devices = (count, kind) => `${count} ${kind}${kind === "core" && count > 1 ? "s" : ""}`;
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 function count(value) {
   for (const [size, word] of [[1e12, "trillion"], [1e9, "billion"], [1e6, "million"]]) {

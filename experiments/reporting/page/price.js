@@ -22,7 +22,7 @@ function answer() {
   const { read } = data, dp = data.gpus / (read.tp * read.pp * read.cp);
   document.title = `${data.file} on ${data.gpus} x ${data.gpu}: sbplan price`;
   byId("title").textContent = `${data.model.layers} layers of ${data.model.width} on ${data.gpus} ${data.gpu}`;
-  byId("subtitle").textContent = `${data.file} (${data.trainer}): ${degrees({ ...read, dp, virtual_stages: read.virtual })}, micro-batches of ${read.micro_batch}, global batch ${data.global_batch}, ${read.sequence} tokens a sample, ZeRO ${read.zero}, recompute ${read.recompute}`;
+  byId("subtitle").textContent = `${data.file} (${data.trainer}): ${degrees({ ...read, dp, virtual_stages: read.virtual })}, micro-batches of ${read.micro_batch}, global batch ${data.global_batch}, ${read.sequence} tokens a sample, ZeRO ${read.zero}, recompute ${read.recompute}${read.recompute_layers ? ` of ${read.recompute_layers} layers` : ""}`;
   const margin = data.memory_margin_bytes;
   const room = `of ${bytes(data.memory_limit_bytes)}; ${bytes(Math.abs(margin))} ${margin < 0 ? "too much" : "from running out"}`;
   const sure = data.fit_probability === null ? "" : ` (probability ${data.fit_probability.toFixed(2)})`;
@@ -43,7 +43,7 @@ function search() {
   if (found === null) return say(place, `Left out: ${data.search_left_out}`);
   const ratio = data.step_time_s / found.step_time_s;
   const { config } = found;
-  const told = `${degrees(config)}, ${config.num_micro_batches} micro-batches of ${config.micro_batch} (${config.schedule}), recompute ${config.recompute}, ZeRO ${config.zero_stage}`;
+  const told = `${degrees(config)}, ${microBatches(config.num_micro_batches, config.micro_batch)} (${config.schedule}), recompute ${config.recompute}, ZeRO ${config.zero_stage}`;
   say(place, `${told}: ${time(found.step_time_s)} a step (90 % between ${time(found.lo_s)} and ${time(found.hi_s)}), ` +
     `${ratio > 1 ? `${ratio.toFixed(2)} times as fast` : "no faster"} by the same judge${found.fits ? "" : "; it does not fit"}.`);
   const rows = Object.entries(found.saved_s).filter(([, seconds]) => Math.abs(seconds) >= 1e-3 * data.step_time_s).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));

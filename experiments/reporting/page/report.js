@@ -3,14 +3,14 @@
 
 function answer() {
   const { claims, simulation, config } = data;
-  document.title = `${data.model} on ${data.devices} x ${data.device}: sbplan report`;
-  byId("title").textContent = `${data.model} on ${data.devices} ${data.device}`;
+  document.title = `${data.model} on ${devices(data.devices, data.device)}: sbplan report`;
+  byId("title").textContent = `${data.model} on ${devices(data.devices, data.device)}`;
   const laps = config.virtual_stages > 1 ? ` x ${config.virtual_stages} laps` : "";
   const axes = [["dp", "data"], ["ep", "expert"], ["tp", "tensor"], ["cp", "context"]].filter(([key]) => config[key] > 1 || key === "dp");
   byId("subtitle").textContent =
     `${data.name}: ${count(data.parameters)} parameters, cluster ${data.cluster}, ${data.precision} precision; ` +
     `${axes.map(([key, word]) => `${word} ${config[key]}`).join(", ")}, pipeline ${config.pp}${laps}, ` +
-    `${config.num_micro_batches} micro-batches of ${config.micro_batch} (${config.schedule}), ` +
+    `${microBatches(config.num_micro_batches, config.micro_batch)} (${config.schedule}), ` +
     `recompute ${config.recompute}, ZeRO stage ${config.zero_stage}`;
   const peak = Math.max(...simulation.peak_memory_bytes);
   const { interval } = data, whose = interval && (interval.calibrated ? "calibration" : "data sheet");

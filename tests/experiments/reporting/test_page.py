@@ -35,6 +35,8 @@ def test_it_draws_without_complaint_or_request(report: Path, plan_file: Path, co
     assert told["tokens a second"] == f"{round(simulated['tokens_per_s']):,}"
     assert told["model FLOPs utilisation"] == f"{100 * simulated['mfu']:.1f} %"
     assert told["on the fullest device"] == f"{max(simulated['peak_memory_bytes']) / 2**20:.2f} MiB"
+    assert '<h1 id="title">gpt-tiny on 2 cores</h1>' in seen.dom
+    assert ", 1 micro-batch of 2 (1f1b), " in seen.dom
     for part in ("timeline", "memory", "layouts", "configuration", "causes", "binding"):
         assert re.search(rf'id="{part}">\s*<', seen.dom), f"{part} is empty"
     assert seen.dom.count('class="treemap"') == 1

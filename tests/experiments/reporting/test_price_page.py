@@ -56,12 +56,14 @@ def test_it_says_what_the_search_would_do(price: Path, command: Command, tmp_pat
     half = found["step_time_s"] / 2
     found["search"] = {"step_time_s": half, "lo_s": half, "hi_s": half, "config": config, "fits": True,
                        "saved_s": {"layers computed": half}}  # fmt: skip
+    found["read"] |= {"recompute": "full", "recompute_layers": 16}
     price.write_text(json.dumps(found))
     assert command("report", price, "--out", tmp_path / "price.html").code == 0
     seen = shown(tmp_path / "price.html", tmp_path)
     assert seen.console == ()
-    assert "dp 64, 1 micro-batches of 1 (1f1b), recompute none, ZeRO 3: " in seen.dom
+    assert "dp 64, 1 micro-batch of 1 (1f1b), recompute none, ZeRO 3: " in seen.dom
     assert "2.00 times as fast by the same judge." in seen.dom
+    assert "ZeRO 3, recompute full of 16 layers</p>" in seen.dom
 
 
 def test_a_price_that_lacks_something_is_refused(price: Path, command: Command, tmp_path: Path) -> None:

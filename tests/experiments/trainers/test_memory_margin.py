@@ -150,6 +150,29 @@ def test_a_search_for_a_trainer_goes_on_under_less_memory_until_its_file_fits(as
     assert price.needed_memory_bytes > 0.85 * DEVICE, "not far below what would do"
 
 
+def test_a_first_search_that_finds_nothing_in_its_part_of_the_time_has_the_rest(asked: tuple[Plan, Request]) -> None:
+    plan, wanted = asked
+    fill, parts = holding(plan, []), list[float]()
+
+    def solve(one: Request, budget: Budget) -> SearchResult:
+        parts.append(budget.left_s())
+        if len(parts) == 1:
+            raise OutOfTimeError("no plan was found in time")
+        return fill(one, budget)
+
+    found_with(wanted, 0.95, solve, Budget.of(100.0))
+    assert parts[:2] == pytest.approx([50.0, 100.0], abs=5.0)
+
+    def slow(one: Request, budget: Budget) -> SearchResult:
+        parts.append(budget.left_s())
+        raise OutOfTimeError("no plan was found in time")
+
+    parts.clear()
+    with pytest.raises(OutOfTimeError, match="in time"):
+        found_with(wanted, 0.95, slow, Budget.of(100.0))
+    assert len(parts) == 2, "and then it is over"
+
+
 def test_where_no_file_fits_the_best_probability_is_told(asked: tuple[Plan, Request]) -> None:
     plan, wanted = asked
     calls: list[int] = []

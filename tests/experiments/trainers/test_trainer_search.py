@@ -10,13 +10,22 @@ import pytest
 
 from experiments.cli import main
 from experiments.planning.request import for_trainer
-from experiments.trainers.trainer_search import TrainerAnswer, limits_cost, trainer_document, trainer_text
+from experiments.trainers.trainer_search import (
+    TrainerAnswer,
+    limited_budget,
+    limits_cost,
+    trainer_document,
+    trainer_text,
+)
+from strategy.base.budget import Budget
 from strategy.base.errors import InputError
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, read_plan
 from strategy.search.search_result import SearchResult
 from strategy.space.request import Pins
 from strategy.space.trainer_space import TargetTrainer
+from strategy.trainers.architecture import description
+from strategy.trainers.known_models import known_models
 from tests.support.small_plans import exchange_left_alone, request
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA
 
@@ -80,6 +89,7 @@ def test_what_limits_cost_is_seen_sure_or_at_most(answer: tuple[dict[str, object
     assert trainer_text(own, known) == "megatron's limits cost 20.0% (without them 1 s); at most 50.0%, by the bound"
     assert "or less: the search within them was not over" in trainer_text(claiming(plan, 1.2, 0.9), known)
     assert "nothing faster was found; they cost at most 12.5%" in trainer_text(claiming(plan, 0.9, 0.9), known)
+    assert "\ntrained without a loss" in trainer_text(own, replace(known, without=("a loss",)))
     unknown = replace(known, free=None)
     assert trainer_document(own, unknown)["limits_cost"] is None
     assert "is not known" in trainer_text(own, unknown)
@@ -93,7 +103,8 @@ def read_status(plan: Plan) -> object:
 
 def test_what_a_trainer_cannot_be_told_of_is_refused_before_the_search() -> None:
     asked = request(2, Training(8), model=GPT)
-    assert for_trainer(asked, TargetTrainer.MEGATRON).pins.trainer is TargetTrainer.MEGATRON
+    limited, without = for_trainer(asked, TargetTrainer.MEGATRON)
+    assert (limited.pins.trainer, without) == (TargetTrainer.MEGATRON, ())
     with pytest.raises(InputError, match="none of its flavours is like this one"):
         for_trainer(asked, TargetTrainer.TORCHTITAN)
     with pytest.raises(InputError, match="no experts of this kind"):
@@ -101,6 +112,21 @@ def test_what_a_trainer_cannot_be_told_of_is_refused_before_the_search() -> None
     other = replace(asked, model=LLAMA, pins=Pins(trainer=TargetTrainer.DEEPSPEED))
     with pytest.raises(InputError, match="two trainers"):
         for_trainer(other, TargetTrainer.MEGATRON)
+
+
+def test_torchtitan_has_no_balancing_loss() -> None:
+    flavour = description(known_models()["torchtitan/qwen3/debugmodel_moe"], 128)
+    asked = request(2, Training(8), model=replace(flavour, balance=0.001))
+    limited, without = for_trainer(asked, TargetTrainer.TORCHTITAN)
+    assert limited.model == flavour
+    assert without == ("the share of 0.001 of the experts' balancing loss: torchtitan balances them by a bias",)
+    kept, nothing = for_trainer(asked, TargetTrainer.MEGATRON)
+    assert (kept.model, nothing) == (asked.model, ())
+
+
+@pytest.mark.parametrize(("limit_s", "limited_s"), [(10, 10), (20, 20), (24, 20), (100, 65)])
+def test_a_short_search_is_all_within_the_limits(limit_s: float, limited_s: float) -> None:
+    assert limited_budget(Budget.of(limit_s)).left_s() == pytest.approx(limited_s, abs=0.5)
 
 
 def test_a_model_that_no_trainer_has_words_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
