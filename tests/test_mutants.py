@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.mutants import EQUIVALENT, ROOMS, ROOT, Reach, Tree, caught, copied, exercised, quick_files, twin
+from tests.campaigns.mutants import EQUIVALENT, ROOMS, ROOT, Ring, Tree, caught, copied, exercised, rings_of, twin
 from tests.support.source_mutants import Mutant, drawn, mutants_of
 
 PLACEMENT = "strategy/sbp/placement.py"
 TESTS = "tests/strategy/sbp/test_placement.py"
+RING = Ring("quick", (TESTS,))
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +20,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     made = copied(ROOT, tmp_path_factory.mktemp("mutants") / "tree")
     yield made
     made.close()
-
-
-@pytest.fixture(scope="module")
-def reach(tree: Tree) -> Reach:
-    return tree.record([TESTS])
 
 
 SEEDS = [seed for seed in range(30) if "strategy/ilp/**/*.py" not in ROOMS[seed % len(ROOMS)]]
@@ -72,6 +68,15 @@ def test_what_is_left_alone(text: str) -> None:
     assert mutants_of("f.py", f"def f(a, c):\n    {text}\n") == ()
 
 
+def test_every_test_is_asked_once_the_quick_ones_first() -> None:
+    quick, mirrors, others = rings_of(ROOT)
+    assert "tests/strategy/sbp" in quick.places
+    assert "tests/strategy/ilp" in mirrors.places
+    assert not set(quick.places) & set(mirrors.places)
+    assert (others.places, set(others.but)) == (("tests",), {*quick.places, *mirrors.places})
+    assert all((ROOT / place).exists() for ring in (quick, mirrors, others) for place in ring.places)
+
+
 def test_what_is_named_equivalent_is_there() -> None:
     for named in EQUIVALENT:
         path = named.split()[0]
@@ -105,16 +110,18 @@ def test_a_twin_is_the_same_change_to_the_same_function(tmp_path: Path) -> None:
     ]
 
 
-def test_a_mutant_is_caught_by_the_tests_that_run_its_line(tree: Tree, reach: Reach) -> None:
+def test_a_mutant_is_caught_by_the_tests_that_run_its_line(tree: Tree) -> None:
     held = (tree.root / PLACEMENT).read_text()
     (mutant,) = (m for m in mutants_of(PLACEMENT, held) if m.before == "math.prod(self.mesh) != len(self.devices)")
-    assert all(test.startswith(TESTS) for test in reach.of(mutant))
-    by = caught(tree, reach, mutant, quick_files(ROOT))
+    reached = tree.reach(RING).of(mutant)
+    assert reached
+    assert all(test.startswith(TESTS) for test in reached)
+    by = caught(tree, mutant, [RING])
     assert by is not None
     assert by.startswith(f"quick: {TESTS}::test_")
-    assert {"caught", "caught by make quick"} < set(exercised(mutant, by, quick_files(ROOT)))
+    assert {"caught", "caught by make quick"} < set(exercised(mutant, by))
     assert (tree.root / PLACEMENT).read_text() == held
-    assert tree.failing(reach.of(mutant), mutant_of_nothing(held), 60) is None
+    assert tree.failing(reached, mutant_of_nothing(held), 60) is None
 
 
 def mutant_of_nothing(source: str) -> Mutant:
@@ -123,9 +130,9 @@ def mutant_of_nothing(source: str) -> Mutant:
     return Mutant(PLACEMENT, "", "none", 1, at, "return", "return", compiled=False)
 
 
-def test_a_test_that_fails_without_the_mutant_says_nothing(tree: Tree, reach: Reach) -> None:
+def test_a_test_that_fails_without_the_mutant_says_nothing(tree: Tree) -> None:
     broken = "tests/strategy/sbp/test_broken.py"
     (tree.root / broken).write_text("def test_that_fails() -> None:\n    assert False\n")
     mutant = mutant_of_nothing((tree.root / PLACEMENT).read_text())
-    assert tree.failing([f"{broken}::test_that_fails", *reach.of(mutant)[:1]], mutant, 60) is None
+    assert tree.failing([f"{broken}::test_that_fails", *tree.reach(RING).of(mutant)[:1]], mutant, 60) is None
     assert tree.unsound == {f"{broken}::test_that_fails"}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -156,20 +156,17 @@ def _least_of_experts_ns(
     dims, ranks = range(BY_EXPERT.dim + 1, len(spec.shape)), math.prod(config.mesh[axis] for axis in split)
     if any(shared_dim(spec.shape, config, among={dim}, of=ranks) is None for dim in dims):
         return 0.0  # perhaps it is not shared out
-    found, expert = math.inf, config.axes.index("expert")
-    splits, several = [Split(dim) for dim in dims], [axis for axis in config.replica_axes if config.mesh[axis] > 1]
+    expert, several = config.axes.index("expert"), [axis for axis in config.replica_axes if config.mesh[axis] > 1]
+    splits = [Split(dim) for dim in dims]
     along: list[list[Sbp]] = [
         [BY_EXPERT] if axis == expert else [*splits] if axis in split else [B if gathers or axis not in several else P]
         for axis in config.replica_axes
     ]
-    for parts, beside in itertools.product(
-        itertools.product(*along), _layouts(spec, config.mesh[len(config.replica_axes) :])
-    ):
-        whole = tuple((B if gathers else P) if axis in split else sbp for axis, sbp in enumerate(parts))
-        ends: tuple[NdSbp, NdSbp] = (*whole, *beside), (*parts, *beside)
-        if all(is_legal_layout(spec.shape, end, config.mesh) for end in ends):
-            source, target = reversed(ends) if gathers else ends
-            found = min(found, sum(converter.prices_ns(spec, Home(0, source), 0, target)))
+    ends = [
+        (tuple((B if gathers else P) if axis in split else sbp for axis, sbp in enumerate(parts)), parts)
+        for parts in itertools.product(*along)
+    ]
+    found = _least_between_ns(converter, config, spec, ends, gathers=gathers)
     return found if math.isfinite(found) else 0.0
 
 
@@ -308,19 +305,27 @@ def _least_ns(
     """
     if not is_shared(spec.shape, config) and config.zero_stage:
         return 0.0
-    found, samples = math.inf, len(config.replica_axes)
     splits = [Split(dim) for dim in range(len(spec.shape))]
     several = [axis for axis in config.replica_axes if config.mesh[axis] > 1]
     whole: NdSbp = tuple(B if gathers or axis not in several else P for axis in config.replica_axes)
     others = B if gathers or to_all else P
     along = [splits if axis in split else [others if axis in several else B] for axis in config.replica_axes]
-    for parts, beside in itertools.product(itertools.product(*along), _layouts(spec, config.mesh[samples:])):
-        ends: tuple[NdSbp, NdSbp] = (*whole, *beside), (*parts, *beside)
-        if not all(is_legal_layout(spec.shape, end, config.mesh) for end in ends):
-            continue
-        source, target = reversed(ends) if gathers else ends
-        found = min(found, sum(converter.prices_ns(spec, Home(0, source), 0, target)))
+    ends = [(whole, parts) for parts in itertools.product(*along)]
+    found = _least_between_ns(converter, config, spec, ends, gathers=gathers)
     return found if math.isfinite(found) or config.zero_stage == 0 else 0.0
+
+
+def _least_between_ns(
+    converter: Converter, config: PlanConfig, spec: TensorSpec, ends: Iterable[tuple[NdSbp, NdSbp]], *, gathers: bool
+) -> float:
+    """The least over (whole or terms, parts) along the axes of samples and all layouts along the others, if any."""
+    found = math.inf
+    for (whole, parts), beside in itertools.product(ends, _layouts(spec, config.mesh[len(config.replica_axes) :])):
+        both = (*whole, *beside), (*parts, *beside)
+        if all(is_legal_layout(spec.shape, end, config.mesh) for end in both):
+            source, target = reversed(both) if gathers else both
+            found = min(found, sum(converter.prices_ns(spec, Home(0, source), 0, target)))
+    return found
 
 
 def _layouts(spec: TensorSpec, mesh: Shape) -> Iterator[tuple[Sbp, ...]]:

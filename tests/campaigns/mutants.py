@@ -2,11 +2,12 @@
 
     python -m tests.campaigns mutants --cases 60 --seed 0 [--base COMMIT] [--quick]
 
-A copy of the tree is mutated, never the tree. Which tests run a line is recorded first, by one run of all tests under
-coverage; a mutant is then put to those alone that run its line: first those of `make quick`, then the others, the
-shortest first, up to `MOST_S` of them. A test that fails without the mutant as well says nothing. With `--base`, the
-tests of an older commit are asked about the same change to the same function, where there still is one: what they
-catch must be caught. With `--quick`, the tests of `make quick` alone are recorded and asked, in a tenth of the time.
+A copy of the tree is mutated, never the tree. A mutant is put to those tests alone that run its line: first to those
+of `make quick`, then to those that mirror the rooms that mutants are drawn from, then to the others; in each of these
+rings the shortest first, up to `MOST_S` of them. Which tests of a ring run a line is recorded by one run of them under
+coverage, once the first mutant gets as far. A test that fails without the mutant as well says nothing. With `--base`,
+mutants are of functions that an older commit has, too, and what is not caught is put to its tests: they must not catch
+it. With `--quick`, the tests of `make quick` alone are recorded and asked, in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -94,18 +95,35 @@ def reach_of(data: CoverageData, seconds: Mapping[str, float], root: Path) -> Re
     return Reach(seconds, tests)
 
 
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Tests that are asked together: those of some files and folders, but for those of others."""
+
+    name: str
+    places: tuple[str, ...]
+    but: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Tree:
     """A copy of a tree that may be mutated."""
 
     root: Path
+    reached: dict[Ring, Reach] = field(default_factory=dict)
     unsound: set[str] = field(default_factory=set)
     """Tests that fail when nothing is changed."""
     server: subprocess.Popen[str] | None = None
 
-    def record(self, tests: Sequence[str]) -> Reach:
+    def reach(self, ring: Ring) -> Reach:
+        """Which tests of a ring run a line; remembered."""
+        if ring not in self.reached:
+            self.reached[ring] = self._record([*ring.places, *(f"--ignore={place}" for place in ring.but)])
+        return self.reached[ring]
+
+    def _record(self, tests: Sequence[str]) -> Reach:
         """Run tests under coverage."""
         held, times = self.root / "reach.coverage", self.root / TIMES
+        times.unlink(missing_ok=True)
         include = ",".join(str(self.root / pattern).replace("**/", "") for room in ROOMS for pattern in room)
         command = ["coverage", "run", f"--data-file={held}", f"--include={include}", "-m", "pytest", "-p", "reach"]
         command += ["-q", "-p", "no:xdist", "-m", "not slow and not mpi and not long", *tests]
@@ -233,54 +251,60 @@ def _of_function(root: Path, path: str, function: str) -> list[Mutant]:
 
 
 def run(cases: int, seed: int, base: str | None = None, *, quick: bool = False) -> Outcome:
-    """Put `cases` mutants to the tests; with `base`, those alone that the tests of that commit catch.
+    """Put `cases` mutants to the tests; with `base`, those alone that these or the tests of that commit catch.
 
     With `quick`, all that is asked is how many the tests of `make quick` catch.
     """
     outcome = Outcome({name: share for name, share in QUOTAS.items() if not quick or name == "caught by make quick"})
+    rings = rings_of(ROOT)[: 1 if quick else None]
     with tempfile.TemporaryDirectory() as folder, older_tree(base, Path(folder) / "old") as old_root:
-        tree = copied(ROOT, Path(folder) / "new")
-        reach = tree.record(quick_files(ROOT) if quick else ["tests"])
+        tree, number, seen = copied(ROOT, Path(folder) / "new"), seed, set[Mutant]()
         old = None if old_root is None else Tree(old_root)
-        old_reach = None if old is None else old.record(["tests"])
-        number, seen = seed, set[Mutant]()
         while outcome.cases < cases:
             mutant = drawn(ROOT, ROOMS, number)
             options = [f" --base {base}"] * bool(base) + [" --quick"] * quick
             again = f"python -m tests.campaigns mutants --cases 1 --seed {number}" + "".join(options)
             number += 1
-            if mutant in seen or mutant.change in EQUIVALENT:
+            older = None if old is None else twin(mutant, ROOT, old.root)
+            if mutant in seen or mutant.change in EQUIVALENT or (old is not None and older is None):
                 continue
             seen.add(mutant)
-            if old is not None and old_reach is not None:
-                older = twin(mutant, ROOT, old.root)
-                if older is None or caught(old, old_reach, older, ()) is None:
+            by = caught(tree, mutant, rings)
+            print(f"{number - 1}: {mutant}: {by or 'not caught'}", file=sys.stderr, flush=True)
+            lost = []
+            if by is None and old is not None and older is not None:
+                by_old = caught(old, older, [Ring(str(base), ("tests",))])
+                print(f"{number - 1}: {by_old or f'{base}: not caught'}", file=sys.stderr, flush=True)
+                if by_old is None:
                     continue
-            by = caught(tree, reach, mutant, quick_files(ROOT))
-            print(f"{number - 1}: {mutant}: {by or 'not caught'}", file=sys.stderr)
-            lost = [f"{mutant} is not caught; the tests of {base} catch it"] if base and by is None else []
-            outcome.add(again, lost, exercised(mutant, by, quick_files(ROOT)))
+                lost.append(f"{mutant} is not caught; {by_old}")
+            outcome.add(again, lost, exercised(mutant, by))
     return outcome
 
 
-def caught(tree: Tree, reach: Reach, mutant: Mutant, quick: Sequence[str]) -> str | None:
-    """The test that catches a mutant, or "time"; those of the files and folders of `quick` are asked first."""
-    tests = reach.of(mutant)
-    is_quick = [is_among(test, quick) for test in tests]
-    for wanted in (True, False):
-        chosen: list[str] = []
-        base_s = 0.0
-        for test in (test for test, found in zip(tests, is_quick, strict=True) if found is wanted):
+def rings_of(root: Path) -> list[Ring]:
+    """Tests in the order in which they are asked: of `make quick`, of the rooms, the others."""
+    quick = quick_files(root)
+    rooms = sorted({f"tests/{pattern.split('/*')[0]}" for room in ROOMS for pattern in room})
+    mirrors = tuple(place for place in rooms if (root / place).is_dir() and not is_among(place, quick))
+    return [Ring("quick", quick), Ring("mirror", mirrors, quick), Ring("other", ("tests",), (*quick, *mirrors))]
+
+
+def caught(tree: Tree, mutant: Mutant, rings: Iterable[Ring]) -> str | None:
+    """The ring and the test that catches a mutant, or "time"; the first rings are asked first."""
+    for ring in rings:
+        reach, chosen, base_s = tree.reach(ring), list[str](), 0.0
+        for test in reach.of(mutant):
             if base_s + reach.seconds[test] <= MOST_S:
                 chosen.append(test)
                 base_s += reach.seconds[test]
         failed = tree.failing(chosen, mutant, 30 + HUNG * base_s)
         if failed is not None:
-            return f"{'quick: ' if wanted else ''}{failed}"
+            return f"{ring.name}: {failed}"
     return None
 
 
-def exercised(mutant: Mutant, by: str | None, quick: Sequence[str]) -> Iterator[str]:
+def exercised(mutant: Mutant, by: str | None) -> Iterator[str]:
     """What a case counts for."""
     yield mutant.kind
     yield mutant.path.rsplit("/", 1)[0]

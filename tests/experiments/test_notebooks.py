@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import jupytext
-import nbclient
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "experiments" / "notebooks").glob("*.py"))
@@ -19,6 +17,9 @@ LEFT = {
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import jupytext
+    import nbclient
+
     monkeypatch.setenv("PYTHONPATH", str(path.parents[2]))
     notebook = jupytext.read(path)
     nbclient.NotebookClient(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from strategy.base.errors import DeadlockError
 from strategy.lowering.memory import allocated
@@ -61,11 +62,23 @@ def random_program(seed: int, *, resources: bool = True, swap_probability: float
 def live_programs(count: int, *, seed: int = 0, resources: bool = True) -> Iterator[tuple[int, Program]]:
     """`count` programs that do not hang, each with its seed."""
     while count:
-        program = random_program(seed, resources=resources)
-        if coverage(program).live:
+        program = _if_live(seed, resources)
+        if program is not None:
             yield seed, program
             count -= 1
         seed += 1
+
+
+def live_program(place: int, *, seed: int, resources: bool = True) -> tuple[int, Program]:
+    """That at a place of `live_programs`: cases of a test are told by their place, and none is made to list them."""
+    *_, found = live_programs(place + 1, seed=seed, resources=resources)
+    return found
+
+
+@cache
+def _if_live(seed: int, resources: bool) -> Program | None:
+    program = random_program(seed, resources=resources)
+    return program if coverage(program).live else None
 
 
 def coverage(program: Program) -> Coverage:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.kernels.points import read_points
+from experiments.kernels.points import KernelPoints
 from experiments.kernels.validation import FOLDS, KernelValidation, folds_of, validate_kernels
 from strategy.kernels.calibration import KernelKind
 from strategy.kernels.precision import KernelPrecision
@@ -61,8 +61,8 @@ def test_the_command_fits_the_shipped_constants_and_prints_what_it_found(
     assert printed.err.count("H100") == sum(one.device == "H100" for one in found.errors)
 
 
-def test_points_of_one_cell_are_withheld_together() -> None:
-    for one in read_points():
+def test_points_of_one_cell_are_withheld_together(point_sets: tuple[KernelPoints, ...]) -> None:
+    for one in point_sets:
         folds = folds_of(one.cells, 3)
         assert set(folds.tolist()) == set(range(FOLDS))
         assert len({(cell, fold) for cell, fold in zip(one.cells, folds.tolist(), strict=True)}) == len(set(one.cells))

@@ -43,9 +43,9 @@ def _drop_slack_rows(core: Core) -> None:
 
 @cache
 def solved_problems() -> list[tuple[Problem, tuple[int, tuple[int, ...]] | None]]:
-    """A hundred and fifty random problems, and the best choice of each."""
+    """Some random problems, and the best choice of each."""
     rng = random.Random(11)
-    return [(problem, brute_force(problem)) for problem in (random_problem(rng) for _ in range(150))]
+    return [(problem, brute_force(problem)) for problem in (random_problem(rng) for _ in range(80))]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_reduction_leaves_the_optimum_as_it_was(reduction: Callable[[Core], No
             feasible += 1
             assert check_solution(problem, lifted(core, after[1], problem), after[0]) == []
     assert changed >= 10
-    assert feasible >= 60
+    assert feasible >= 32
 
 
 def test_dominance_names_a_winner_that_stays() -> None:
