@@ -122,12 +122,7 @@ def alone() -> list[float]:
             {"dp": 2, "offload": Offload.OPTIMIZER},
             {"pp": 2, "micro_batch": 4, "offload": Offload.ACTIVATIONS},
         ],
-        0,
-        1,
-        3,
-        4,
-        6,
-        9,
+        *(1, 3, 6, 9),
     ),
     ids=lambda pins: " ".join(f"{key}={value}" for key, value in pins.items()),
 )

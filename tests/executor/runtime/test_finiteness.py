@@ -14,12 +14,13 @@ from strategy.passes.updates import Optimizer
 from strategy.sbp.tensor import DType
 from tests.mpi.plans import LAYOUTS, MODEL, small_plan
 from tests.mpi.skipped import BAD_STEP, Poison, state
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, corpus, lowered, plan_by_rules, request, train
 
 TEXT = corpus(MODEL.vocabulary)
 
 
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "grid"])
+@pytest.mark.parametrize("layout", long_but([name for name in LAYOUTS if name != "grid"], 1, 4, 6))
 def test_a_healthy_step_writes_nothing_that_is_not_finite(layout: str) -> None:
     found: list[NonFinite | None] = []
     plan = small_plan(layout)

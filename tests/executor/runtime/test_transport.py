@@ -39,8 +39,8 @@ def test_mpi_plays_them_by_addresses_and_messages_alone(ranks: int) -> None:
 
 @pytest.mark.mpi
 def test_what_is_moved_once_is_not_kept() -> None:
-    """Each call moves 1 MiB through arrays of its own; all kept, 100 of them would grow a rank by 210 MB."""
-    grown = json.loads(run_ranks(2, "tests.mpi.eager", "100"))["grown_nbytes"]
+    """Each call moves 1 MiB through arrays of its own; all kept, 30 of them would grow a rank by 63 MB."""
+    grown = json.loads(run_ranks(2, "tests.mpi.eager", "30"))["grown_nbytes"]
     assert grown < 16 * 2**20
 
 

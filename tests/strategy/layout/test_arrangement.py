@@ -18,6 +18,7 @@ from strategy.passes.training import Training
 from strategy.program.program import ActKind
 from strategy.program.protocol import admit
 from strategy.sbp.tensor import Rate
+from tests.support.long_parameters import long_but
 from tests.support.random_graphs import GraphCase, Priced, every_layout, random_case
 from tests.support.small_plans import config_of, random_plan, request
 
@@ -103,14 +104,15 @@ def test_lifetimes_do_not_depend_on_signatures() -> None:
             assert found[name] == {lifetimes.whole(1)}
 
 
-def test_a_conversion_is_made_in_the_first_chunk_that_reads_it() -> None:
+@pytest.mark.parametrize("plans", long_but([4, 10], 0))
+def test_a_conversion_is_made_in_the_first_chunk_that_reads_it(plans: int) -> None:
     """By the order of the stage's chunks: of a V, the first stage has the end, too, where backward passes begin."""
     schedule = Schedule.ZBV
     model = WideDeepConfig(layers=6, width=8, vocabulary=16, embedding=4, deep=2, wide=3, dense=2)
     training = Training(global_batch=8, num_micro_batches=2, precision=Precision.BF16)
     rng, seen = random.Random(4), 0
     config = config_of(training, dp=2, pp=2, schedule=schedule, laps=2)
-    for _ in range(10):
+    for _ in range(plans):
         plan = random_plan(request(4, training, model=model), config, rng)
         actions = plan.priced.arrangement.actions
         for stage in range(2):

@@ -23,6 +23,7 @@ from strategy.plan.plan import Plan
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 from strategy.space.request import Pins
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, config_of, deduced_plan, plan_by_rules, request
 
 F, B, W, U = Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT, Phase.UPDATE
@@ -112,7 +113,7 @@ ALONE = (CostKey(ActKind.LOAD), CostKey(ActKind.TRANSFER, level="intra"), CostKe
 """What runs beside other acts in a pipeline whose stages have one rank each."""
 
 
-@pytest.mark.parametrize("layers", [5, 8])
+@pytest.mark.parametrize("layers", long_but([5, 8], 1))
 @pytest.mark.parametrize("schedule", list(Schedule))
 def test_a_pipeline_whose_acts_do_not_overlap_takes_what_the_objective_says(schedule: Schedule, layers: int) -> None:
     """But that an update waits for the norm over all stages, which shows where the first one is not the last to end."""

@@ -27,9 +27,9 @@ from tests.support.small_plans import config_of, deduced_plan, plan_by_rules, ra
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)
 FAMILIES = [name for name in CONFIGS if name != "gpt2"]
 FEW = ["gemma3_text", "gpt_oss", "deepseek_v3"]
-ALL_KINDS = [*FEW, "olmo2", "gpt_neox", "qwen2_moe"]
+ALL_KINDS = [*FEW, "gpt_neox", "qwen2_moe"]
 """Those that have most of the features between them."""
-STEPS = 5
+STEPS = 2
 
 
 def family(name: str) -> Model:

@@ -101,7 +101,7 @@ def test_the_formula_holds_for_other_dimensions(model: Model) -> None:
     assert sum(math.prod(p.shape) for key, p in named if "running_" not in key) == model.parameters
 
 
-@pytest.mark.parametrize("name", long_but(SMALL, *(at for at, name in enumerate(SMALL) if name != "arcface-tiny")))
+@pytest.mark.parametrize("name", long_but(SMALL, 1, 2, 4))
 def test_a_small_one_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> None:
     model = find_model(name)
     assert 1000 < model.parameters < 20_000

@@ -27,7 +27,7 @@ from tests.support.small_plans import config_of, deduced_plan, random_plan, requ
 
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)
 PROGRAMS = ("qwen.pt2", "qwen.onnx", "bert.pt2", "vit.pt2", "resnet.pt2")
-STEPS = 5
+STEPS = 2
 
 
 class Declared(Module):

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -57,10 +58,14 @@ def require_compiler() -> None:
         refuse("kernels run on the host by g++ on x86-64: apt install g++")
 
 
+@cache
 def build(
-    element: DType, sources: Path = SOURCES, files: Sequence[str] = source_files(), extra: str = ""
+    element: DType, sources: Path = SOURCES, files: tuple[str, ...] = source_files(), extra: str = ""
 ) -> HostProgram:
-    """Compiles the kernels of these files, and of `extra` text behind them; once for each content."""
+    """Compiles the kernels of these files, and of `extra` text behind them; once for each content.
+
+    What it takes to find out whether there is that content is remembered, too: a file is not to change in a process.
+    """
     require_compiler()
     text = "".join((sources / name).read_text() for name in files) + extra
     kernels = tuple(sorted(parameters(text)))

@@ -15,6 +15,7 @@ from strategy.models import find_model
 from tests.campaigns import program_fuzz
 from tests.campaigns.program_fuzz import _joined, _split
 from tests.pytorch.programs import FOLDER
+from tests.support.long_parameters import long_but
 
 Document = dict[str, Any]
 
@@ -182,9 +183,10 @@ def test_text_is_no_onnx(tmp_path: Path) -> None:
             find_model(str(tmp_path / "m.onnx"))
 
 
-def test_damaged_programs_are_read_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cases", long_but([60, 120], 0))
+def test_damaged_programs_are_read_or_refused(cases: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A seeded part of `python -m tests.campaigns program-fuzz`."""
-    outcome = program_fuzz.run(120, seed=5)
+    outcome = program_fuzz.run(cases, seed=5)
     with capsys.disabled():
         print(dict(outcome.coverage))
     assert outcome.failures == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -16,9 +17,12 @@ from tests.support.long_parameters import long_but
 
 BY_ELEMENT = [(kind, element) for kind in kinds() for element in ELEMENTS if kind != "adamw" or not element.is_half]
 """The op adamw has parameters in float32; gradients in halves are in test_fused.py."""
-DEAR = [(kind, DType.BFLOAT16) for kind in ("gather_grad", "cross_entropy", "cross_entropy_grad", "layer_norm_grad")]
-"""Of the same kernels as in float16, on blocks that take longest."""
-EVERY_RUN = [at for at, one in enumerate(BY_ELEMENT) if one not in DEAR]
+HALF = dict(zip(kinds(), itertools.cycle((DType.FLOAT16, DType.BFLOAT16))))
+HALF |= dict.fromkeys(("gather_grad", "cross_entropy", "cross_entropy_grad", "layer_norm_grad"), DType.FLOAT16)
+"""Kind -> in which of both halves, of the same kernels, every run tries it: each in turn, float16 where blocks take
+longest.
+"""
+EVERY_RUN = [at for at, (kind, element) in enumerate(BY_ELEMENT) if element in (DType.FLOAT32, HALF[kind])]
 
 
 def test_every_kind_with_kernels_is_tried() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.support.cuda_on_host.device import run as run_launches
 from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
 from tests.support.cuda_on_host.signatures import checked_in, installed
 from tests.support.cuda_on_host.trials import TOLERANCES, Trial, error_per_row, wanted
+from tests.support.long_parameters import long_but
 
 GOLDEN = Path(__file__).parent / "products.txt"
 STREAM = 7
@@ -60,8 +62,7 @@ PADDED = {
 """Shapes, and the operands that are copied before and after the product."""
 
 
-@pytest.mark.parametrize("kind", PADDED)
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize(("kind", "element"), long_but(itertools.product(PADDED, ELEMENTS), 0, 4, 8))
 def test_rows_of_odd_length_are_copied_to_longer_ones_where_that_pays(kind: str, element: DType) -> None:
     """Halves alone, and products of many FLOP; a scratch full of NaNs, which zeros take the place of."""
     *shapes, before, after = PADDED[kind]

@@ -8,7 +8,7 @@ import pytest
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.program import BLOCK
 from strategy.sbp.tensor import DType
-from tests.support.cuda_on_host.device import KernelFault, build, run
+from tests.support.cuda_on_host.device import HostProgram, KernelFault, build, run
 
 HEAD = 'extern "C" __global__ void __launch_bounds__(BLOCK)\n    '
 WRONG = {
@@ -36,29 +36,36 @@ WRONG = {
     ),
     "misaligned address": "{ float v[PACK]; load<PACK>(x + 1, v); x[threadIdx.x] = v[0]; }",
 }
+NAMES = {wrong: f"wrong_{number}" for number, wrong in enumerate(WRONG)}
+KERNELS = {
+    **{f"{NAMES[wrong]}(float *x)": body for wrong, body in WRONG.items()},
+    "peek(float *x)": "{ __shared__ float room[4]; if (threadIdx.x < 4) x[threadIdx.x] = room[threadIdx.x]; }",
+    "sized(float *x, Index n)": "{ x[0] = n; }",
+}
+TEXT = "".join(f"\n{HEAD}{kernel} {body}\n" for kernel, body in KERNELS.items())
+
+
+def program() -> HostProgram:
+    """All of these: what it takes to compile one is mostly what it takes to compile any."""
+    return build(DType.FLOAT32, files=(), extra=TEXT)
 
 
 @pytest.mark.parametrize("report", WRONG)
 def test_what_goes_wrong_is_reported(report: str) -> None:
-    names = {wrong: f"wrong_{number}" for number, wrong in enumerate(WRONG)}
-    text = "".join(f"\n{HEAD}{names[wrong]}(float *x) {body}\n" for wrong, body in WRONG.items())
     x = np.ones(BLOCK, np.float32)
     with pytest.raises(KernelFault, match=report):
-        run(build(DType.FLOAT32, files=(), extra=text), [Launch(names[report], DType.FLOAT32, (1, 1, 1), (x,))])
+        run(program(), [Launch(NAMES[report], DType.FLOAT32, (1, 1, 1), (x,))])
 
 
 def test_shared_memory_begins_as_no_numbers() -> None:
-    body = "{ __shared__ float room[4]; if (threadIdx.x < 4) x[threadIdx.x] = room[threadIdx.x]; }"
     x = np.ones(4, np.float32)
-    program = build(DType.FLOAT32, files=(), extra=f"\n{HEAD}peek(float *x) {body}\n")
-    run(program, [Launch("peek", DType.FLOAT32, (3, 1, 1), (x,))])
+    run(program(), [Launch("peek", DType.FLOAT32, (3, 1, 1), (x,))])
     assert np.isnan(x).all()
 
 
 def test_arguments_of_another_size_are_refused() -> None:
-    program = build(DType.FLOAT32, files=(), extra=f"\n{HEAD}sized(float *x, Index n) {{ x[0] = n; }}\n")
     x = np.ones(4, np.float32)
     with pytest.raises(KernelFault, match="an argument of another size"):
-        run(program, [Launch("sized", DType.FLOAT32, (1, 1, 1), (x, np.int32(4)))])
+        run(program(), [Launch("sized", DType.FLOAT32, (1, 1, 1), (x, np.int32(4)))])
     with pytest.raises(KernelFault, match="another number of arguments"):
-        run(program, [Launch("sized", DType.FLOAT32, (1, 1, 1), (x,))])
+        run(program(), [Launch("sized", DType.FLOAT32, (1, 1, 1), (x,))])
