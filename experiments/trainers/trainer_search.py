@@ -25,7 +25,7 @@ from strategy.trainers.priced import TrainerPrice
 from strategy.trainers.trained import TrainerName
 from strategy.trainers.write import write_configuration
 
-LIMITED_SHARE, LEAST_LIMITED_S = 0.65, 30.0
+LIMITED_SHARE, LEAST_LIMITED_S = 0.65, 45.0
 """Of the time, for the search within the trainer's limits; and seconds at least, if there are so many."""
 
 
