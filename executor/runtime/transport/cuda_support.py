@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from executor.runtime.transport.mpi import load_mpi
 
 if TYPE_CHECKING:
@@ -62,8 +64,8 @@ def mpi_library(mpi: ModuleType) -> ctypes.CDLL:
 def agreed_cuda_support(comm: MPI.Intracomm) -> CudaSupport:
     """The same on all ranks, which call it together: only if the library of every rank says so."""
     own = cuda_support(comm, mpi_library(load_mpi()))
-    every: list[CudaSupport] = comm.allgather(own)
-    refusing = [rank for rank, one in enumerate(every) if not one.found]
-    if not refusing or len(refusing) == len(every):
-        return every[0]
-    return CudaSupport(False, f"not on ranks {refusing}: {every[refusing[0]].how}")
+    every = np.zeros(comm.size, np.uint8)
+    comm.Allgather(np.array([own.found], np.uint8), every)
+    if not own.found or every.all():
+        return own
+    return CudaSupport(False, f"not on ranks {np.flatnonzero(every == 0).tolist()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,14 @@ from tests.support.strict_device.cuda_mpi import MPI, StrictComm
 NO_WORD = "the library has neither MPIX_Query_cuda_support nor MPIX_GPU_query_support"
 
 
-def comm_of(kinds: str | None = None, others: list[CudaSupport] | None = None) -> Any:
+def comm_of(kinds: str | None = None, others: Sequence[bool] = ()) -> Any:
     """A communicator with an info, whose other ranks have found so much."""
     info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get)
-    return SimpleNamespace(Get_info=lambda: info, allgather=lambda own: [own, *(others or [])])
+
+    def all_gather(own: Any, every: Any) -> None:
+        every[:] = [*own, *others]
+
+    return SimpleNamespace(Get_info=lambda: info, size=1 + len(others), Allgather=all_gather)
 
 
 def library_of(**found: int) -> Any:
@@ -58,12 +63,12 @@ def test_the_library_is_taken_at_its_word(kinds: str | None, functions: dict[str
 @pytest.mark.parametrize(
     ("own", "others", "wanted"),
     [
-        (1, [CudaSupport(True, "so")], "moves memory of GPUs (MPIX_Query_cuda_support says 1)"),
-        (1, [CudaSupport(True, "so"), CudaSupport(False, "no")], "does not move memory of GPUs (not on ranks [2]: no)"),
-        (0, [CudaSupport(False, "no")], "does not move memory of GPUs (MPIX_Query_cuda_support says 0)"),
+        (1, [True], "moves memory of GPUs (MPIX_Query_cuda_support says 1)"),
+        (1, [True, False], "does not move memory of GPUs (not on ranks [2])"),
+        (0, [False], "does not move memory of GPUs (MPIX_Query_cuda_support says 0)"),
     ],
 )
-def test_all_ranks_agree(monkeypatch: pytest.MonkeyPatch, own: int, others: list[CudaSupport], wanted: str) -> None:
+def test_all_ranks_agree(monkeypatch: pytest.MonkeyPatch, own: int, others: list[bool], wanted: str) -> None:
     monkeypatch.setattr(asked, "load_mpi", lambda: None)
     monkeypatch.setattr(asked, "mpi_library", lambda mpi: library_of(cuda=own))
     assert str(agreed_cuda_support(comm_of(None, others))) == wanted
