@@ -21,6 +21,7 @@ from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.tensor import DType, Rate
 from tests.support.learned_codes import beside_single_precision
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of
 
 CONFIG = GptConfig(layers=3, width=64, heads=2, sequence=32, vocabulary=29)
@@ -96,7 +97,7 @@ def test_experts_multiply_codes_but_for_gradients_of_their_weights(precision: Pr
     assert set(kinds) == {"block_scaled_grouped_matmul", "grouped_matmul_tn"}
 
 
-@pytest.mark.parametrize("precision", BLOCKS)
+@pytest.mark.parametrize("precision", long_but(BLOCKS, 2))
 def test_twenty_steps_follow_float32_and_all_codes_are_figures_of_their_dtype(precision: Precision) -> None:
     model = GptConfig(layers=2, width=32, heads=2, sequence=32, vocabulary=256)
     training = Training(4, lr=0.01, precision=precision)

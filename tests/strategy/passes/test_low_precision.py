@@ -20,6 +20,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training, evaluation_graph, training_graph
 from strategy.sbp.tensor import DType, Rate
 from tests.support.learned_codes import beside_single_precision
+from tests.support.long_parameters import long_but
 from tests.support.reference import Array, random_batch, run_graph, start_variables
 
 CONFIG = GptConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=29)
@@ -129,7 +130,7 @@ def test_a_figure_that_is_none_leaves_no_trace_in_the_history() -> None:
     np.testing.assert_array_equal(variables["position"], before["position"])
 
 
-@pytest.mark.parametrize("precision", WAYS)
+@pytest.mark.parametrize("precision", long_but(WAYS, 0))
 def test_thirty_steps_follow_float32_and_all_codes_are_figures_of_their_dtype(precision: Precision) -> None:
     model = GptConfig(layers=2, width=32, heads=2, sequence=16, vocabulary=256)
     training = Training(8, lr=0.01, precision=precision)

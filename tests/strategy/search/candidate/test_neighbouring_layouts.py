@@ -15,6 +15,7 @@ from strategy.search.candidate import neighbouring_layouts
 from strategy.search.candidate.neighbouring_layouts import fastest_neighbour
 from strategy.search.search import search
 from strategy.space.request import Request
+from tests.support.long_parameters import long_but
 from tests.support.random_requests import random_case
 
 
@@ -25,7 +26,7 @@ def plan_as_solved(asked: Request, monkeypatch: pytest.MonkeyPatch) -> Plan:
         return search(asked, simulate=simulated_step, budget=Budget.of(300)).plan
 
 
-@pytest.mark.parametrize(("seed", "part"), [(214, 0.92), (95, 0.95)])
+@pytest.mark.parametrize(("seed", "part"), long_but([(214, 0.92), (95, 0.95)], 0))
 def test_two_that_read_a_partial_sum_wait_for_no_collective(
     seed: int, part: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
