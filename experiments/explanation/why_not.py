@@ -8,6 +8,7 @@ from experiments.explanation.constraint import Constraint, dividing_constraint, 
 from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, OutOfTimeError
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.plan.plan import Plan
@@ -76,5 +77,5 @@ def least_step_s(request: Request) -> float | None:
     """What no step that a request allows takes less than, by arrays over all configurations, without a search."""
     if request.cost.cluster.groups:
         return None
-    groups = mesh_groups(request, least_work(request))
+    groups = mesh_groups(request, ClosedForms(request, least_work(request)).work_bounds_ns)
     return min((group.bound_ns / 1e9 for group in groups), default=None)

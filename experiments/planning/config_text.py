@@ -13,7 +13,8 @@ def degrees(config: PlanConfig) -> str:
     from strategy.base.units import format_bytes
 
     laps = f" x {config.virtual_stages}" if config.virtual_stages > 1 else ""
-    recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
+    kept = f" but for {len(config.kept_layers)} layers" if config.kept_layers else ""
+    recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute{kept}"
     offloads = "" if config.offload == "none" else f", offload of {config.offload}"
     runs = f", layers {' + '.join(map(str, config.runs))}" if config.runs else ""
     order = f", stages on shares {' '.join(map(str, config.stage_order))} of the ranks" if config.stage_order else ""

@@ -77,7 +77,7 @@ def clusters_of_gpus(gpu: str, least: int, most: int) -> list[Cluster]:
 def bounded(request: Request, tokens: int, rates: FailureRates | None) -> CountAnswer:
     """The least that training takes on the cluster of a request, by the bounds of all configurations that may fit."""
     forms = ClosedForms(request, least_work(request))
-    groups = mesh_groups(request, forms.work)
+    groups = mesh_groups(request, forms.work_bounds_ns)
     pairs = [pair for group in groups for pair in zip(group.bounds_ns, group.configs, strict=True)]
     ordered = sorted(pairs, key=lambda pair: pair[0])
     fitting = ((ns / 1e9, config) for ns, config in ordered if all(forms.fitting([config])))

@@ -67,7 +67,7 @@ def replay_candidates(
     if len(configs) != certificate.configurations:
         got, expected = f"{certificate.configurations} configurations", f"{len(configs)}"
         raise CertificateError("another space", got=got, expected=expected)
-    if config.unbucketed not in configs:
+    if config.in_space not in configs:
         raise CertificateError("the plan's configuration is not in the space", got=str(config))
     said = _said(request, configs, certificate)
     low = below(request, configs, bound_ns)

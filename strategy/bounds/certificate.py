@@ -33,7 +33,7 @@ from strategy.space.problem_builder import Weighing
 from strategy.space.request import Pins
 from strategy.space.trainer_space import TargetTrainer
 
-VERSION = 5
+VERSION = 6
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}
 """Words of a configuration."""
 PINNED = {
@@ -42,10 +42,11 @@ PINNED = {
     **{"schedule": Schedule, "recompute": Recompute, "context": Context, "order": tuple, "trainer": TargetTrainer},
 }
 """What may be pinned of a space that there is a certificate of, with its type."""
+_SEVERAL = ("recompute_values", "kept_layers", "offload_values", "tiled", "runs", "stage_order", "strides")
 FLOATS = ("memory", "shares", "prices")
 """Arrays of floating point."""
-NO_PROOF, NOTHING = -1, -1
-"""In place of how many words a proof has, and of a least cost."""
+NO_PROOF, NOTHING, NO_OTHER = -1, -1, -1
+"""In place of how many words a proof has, of a least cost, and of the cut of the other way to treat layers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +94,7 @@ def pins_of(found: Mapping[str, Any]) -> Pins:
 
 def document(certificate: BoundCertificate) -> dict[str, Any]:
     """The certificate as JSON values."""
-    every = (*certificate.layers, *certificate.cuts)
+    every = all_cuts(certificate)
     names = list(dict.fromkeys(cut.template for cut in every))
     arrays = _arrays(certificate, every, {name: i for i, name in enumerate(names)})
     return {
@@ -126,17 +127,25 @@ def _check_version(version: Any) -> None:
         raise CertificateError("a version that is not known", got=version, expected=f"{VERSION}")
 
 
+def all_cuts(certificate: BoundCertificate) -> tuple[TemplateCut, ...]:
+    """Those of level 1, of level 2, and behind them what these say of layers that keep all."""
+    both = (*certificate.layers, *certificate.cuts)
+    return (*both, *(cut.other for cut in both if cut.other is not None))
+
+
 def _arrays(
     certificate: BoundCertificate, every: Sequence[TemplateCut], places: Mapping[TemplateName, int]
 ) -> dict[str, npt.NDArray[Any]]:
     proofs = [None if cut.proof is None else proof_words(cut.proof) for cut in every]
+    others = {id(cut): at for at, cut in enumerate(every)}
     cuts = [
         (
             places[cut.template],
             cut.weighing.bits,
             cut.weighing.shift,
-            NOTHING if cut.least is None else cut.least,
+            NOTHING if cut.own_least is None else cut.own_least,
             NO_PROOF if words is None else words.size,
+            NO_OTHER if cut.other is None else others[id(cut.other)],
         )
         for cut, words in zip(every, proofs, strict=True)
     ]
@@ -150,8 +159,8 @@ def _arrays(
     ]
     prices = [price for _, each in rows for some in (each.forms, each.cuts) for _, price in some]
     return {
-        "layers": np.array([len(certificate.layers)], np.int64),
-        "cuts": np.array(cuts, np.int64).reshape(-1, 5),
+        "layers": np.array([len(certificate.layers), len(certificate.cuts)], np.int64),
+        "cuts": np.array(cuts, np.int64).reshape(-1, 6),
         "weights": np.array([cut.weighing.units for cut in every], np.int64).reshape(-1, SIZE),
         "proofs": np.concatenate([np.zeros(0, np.int64), *(words for words in proofs if words is not None)]),
         "bounded": np.array([(at, len(each.memory)) for at, each in rows], np.int64).reshape(-1, 2),
@@ -171,7 +180,7 @@ def _templates(listed: Sequence[Mapping[str, Any]]) -> list[TemplateName]:
         axis = values.pop("tensor_axis")
         for name, kind in KINDS.items():
             values[name] = kind(values[name])
-        for name in ("recompute_values", "offload_values", "tiled", "runs", "stage_order", "strides"):
+        for name in _SEVERAL:
             values[name] = tuple(values[name])
         found.append(TemplateName(PlanConfig(**values), bool(axis)))
     return found
@@ -180,22 +189,34 @@ def _templates(listed: Sequence[Mapping[str, Any]]) -> list[TemplateName]:
 def _read(
     pins: Pins, configurations: int, templates: Sequence[TemplateName], arrays: Mapping[str, npt.NDArray[Any]]
 ) -> BoundCertificate:
-    for name, width in (("cuts", 5), ("weights", SIZE), ("paths", 2 + MESSAGES.stop), ("known", 3), ("bounded", 2)):
+    for name, width in (("cuts", 6), ("weights", SIZE), ("paths", 2 + MESSAGES.stop), ("known", 3), ("bounded", 2)):
         if arrays[name].ndim != 2 or arrays[name].shape[1] != width:
             raise CertificateError("an array of another shape", where=f"certificate.arrays: {name}")
     words, at, every = arrays["proofs"], 0, list[TemplateCut]()
-    for (template, bits, shift, least, size), units in zip(arrays["cuts"].tolist(), arrays["weights"], strict=True):
+    for (template, bits, shift, least, size, _), units in zip(arrays["cuts"].tolist(), arrays["weights"], strict=True):
         proof = None if size == NO_PROOF else proof_of(words[at : at + size])
         at += max(size, 0)
         legal = None if least == NOTHING else least
         every.append(TemplateCut(templates[template], Weighing(units, bits, shift), legal, proof))
     if at != words.size:
         raise CertificateError("words after the last proof", got=words.size - at)
-    (layers,) = arrays["layers"].tolist()
+    layers, more = arrays["layers"].tolist()
+    both = [
+        _with_other(cut, other, every, layers + more)
+        for cut, other in zip(every, arrays["cuts"][:, -1].tolist(), strict=True)
+    ]
     illegal = {place: cut for place, cut in arrays["illegal"].tolist()}
-    return BoundCertificate(
-        pins, configurations, tuple(every[:layers]), tuple(every[layers:]), dict(_multipliers(arrays)), illegal
-    )
+    found = tuple(both[:layers]), tuple(both[layers : layers + more])
+    return BoundCertificate(pins, configurations, *found, dict(_multipliers(arrays)), illegal)
+
+
+def _with_other(cut: TemplateCut, other: int, every: Sequence[TemplateCut], first: int) -> TemplateCut:
+    """A cut with that of the other way, which stands behind all that are of one way or of both."""
+    if other == NO_OTHER:
+        return cut
+    if not first <= other < len(every):
+        raise CertificateError("a cut that is nobody's other way", where="certificate.arrays: cuts", got=other)
+    return dataclasses.replace(cut, other=every[other])
 
 
 def _multipliers(arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[tuple[int, Multipliers]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from strategy.bounds.chunk_states import fullest_counts
 from strategy.bounds.inequality import Inequality
+from strategy.bounds.kept_layers import everything_kept, may_keep_layers
 from strategy.bounds.least_dispatch import least_dispatch_ns
 from strategy.bounds.least_exchange import (
     LeastAdding,
@@ -18,7 +19,7 @@ from strategy.bounds.least_exchange import (
     least_message_ns,
     least_step_exchange_ns,
 )
-from strategy.bounds.least_work import LeastBytes, LeastSeconds, LeastWork, least_steps_ns
+from strategy.bounds.least_work import NEGLIGIBLE, LeastBytes, LeastSeconds, LeastWork, least_steps_ns
 from strategy.bounds.pipeline_parts import FIRST, LAST
 from strategy.bounds.point import (
     HELD,
@@ -38,6 +39,7 @@ from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import TICKS, Overlap
 from strategy.space.request import Request
+from strategy.space.short_model import MIDDLE
 
 FEW = 4
 """Gradients of more micro-batches are added up and exchanged like those of so many."""
@@ -59,12 +61,29 @@ class ClosedForms:
     layers_ns: dict[object, int] = field(default_factory=dict)
     are_axes_alike: bool = field(init=False)
     """Whether all data axes have alike what is exchanged along the other axes."""
+    may_keep: bool = field(init=False)
+    """Whether layers between the first and the last may keep what a configuration computes again (`kept_layers`)."""
     _exchange_ns: dict[object, int] = field(default_factory=dict)
     _dispatch_ns: dict[object, int] = field(default_factory=dict)
     _gradients: dict[object, tuple[int, LeastAdding | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.are_axes_alike = self.request.cost.is_faster_inside()
+        self.may_keep = may_keep_layers(self.request)
+
+    def timed(self, config: PlanConfig) -> PlanConfig:
+        """The one whose work a configuration takes no less than: where layers may keep all, nothing is done again."""
+        return everything_kept(config) if self.may_keep else config
+
+    def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
+        """What a layer leaves at least, however it is treated."""
+        again, kept = (self.work.bytes_of_layer(one) for one in (config, self.timed(config)))
+        fields = ("held", "used", "sums", "saved")
+        return LeastBytes(*(min(getattr(again, name), getattr(kept, name)) for name in fields))
+
+    def work_bounds_ns(self, configs: Sequence[PlanConfig]) -> list[int]:
+        """Of a step of each, by the least work alone."""
+        return least_steps_ns(self.work, [self.timed(config) for config in configs])
 
     def first_bounds_ns(self, configs: Sequence[PlanConfig], *, exchanges: bool = True) -> list[int]:
         """Of a step of each, by the least work and what is known of its layers; memory aside.
@@ -80,12 +99,13 @@ class ClosedForms:
                 known[key] = self.exchange_ns(config) if exchanges else 0, self.following_ns(config)
             exchange_ns, layers_ns = known[key]
             beside_ns.append(config.num_micro_batches * exchange_ns // config.pp)
-            following_ns.append(layers_ns + slowed * exchange_ns // TICKS)
-        return list(map(max, least_steps_ns(self.work, configs, following_ns), beside_ns))
+            following_ns.append(layers_ns + self.again_at_least_ns(config) + slowed * exchange_ns // TICKS)
+        timed = [self.timed(config) for config in configs]
+        return list(map(max, least_steps_ns(self.work, timed, following_ns), beside_ns))
 
     def least_bytes(self, config: PlanConfig, least: LeastBytes | None = None) -> float:
         """What the first stage holds at least, by its layers alone; `least`: what a layer leaves, if it is known."""
-        least, m, laps = least or self.work.bytes_of_layer(config), config.num_micro_batches, config.virtual_stages
+        least, m, laps = least or self.bytes_of_layer(config), config.num_micro_batches, config.virtual_stages
         run, counts = (
             self.request.model.layers // (config.pp * laps),
             fullest_counts(config.schedule, config.pp, m, laps),
@@ -94,7 +114,7 @@ class ClosedForms:
 
     def fitting(self, configs: Sequence[PlanConfig]) -> list[bool]:
         """Whether the layers of the first stage may fit at all, of configurations that differ in schedule alone."""
-        least, limit = self.work.bytes_of_layer(configs[0]), self.request.memory_limit_bytes
+        least, limit = self.bytes_of_layer(configs[0]), self.request.memory_limit_bytes
         return [self.least_bytes(config, least) <= limit for config in configs]
 
     def following_ns(self, config: PlanConfig) -> int:
@@ -102,11 +122,37 @@ class ClosedForms:
 
         That is the work, and what is exchanged with experts; or what a template has told.
         """
-        alone = plain(config)
+        alone, config = plain(config), self.timed(config)
         once_s, once_ns = self.work.seconds(alone).following_s, self.dispatch_ns(alone)
         least_ns = max(self.layers_ns.get(on_axes(config), 0), int(once_s * 1e9) + once_ns)
-        again_s = self.work.seconds(config).following_s - once_s
-        return least_ns + max(int(again_s * 1e9) - 1, 0) + max(self.dispatch_ns(config) - once_ns, 0)
+        return least_ns + self.again_ns(alone, config)
+
+    def again_ns(self, once: PlanConfig, config: PlanConfig) -> int:
+        """What follows samples takes more than under a configuration that computes less again."""
+        again_s = self.work.seconds(config).following_s - self.work.seconds(once).following_s
+        return max(int(again_s * 1e9) - 1, 0) + max(self.dispatch_ns(config) - self.dispatch_ns(once), 0)
+
+    def again_at_least_ns(self, config: PlanConfig) -> int:
+        """What computing again takes in as many layers between as must, for the first stage to fit; 0 where all do.
+
+        The first layer does, and of those behind it on the stage the share that all stages have.
+        """
+        kept = self.timed(config)
+        if kept is config or kept.recompute is config.recompute:
+            return 0
+        layers, laps, limit = self.request.model.layers, config.virtual_stages, self.request.memory_limit_bytes
+        run = layers // (config.pp * laps)
+        least, more = self.bytes_of_layer(config), self.work.bytes_of_layer(kept).saved
+        more -= least.saved
+        if run < 2 or more <= 0.0 or self.least_bytes(config, replace(least, saved=least.saved + more)) <= limit:
+            return 0
+        share = 0.0
+        for held, sums, saved in fullest_counts(config.schedule, config.pp, config.num_micro_batches, laps):
+            if saved:
+                others = run * (held * least.held + sums * least.sums + saved * least.saved)
+                share = max(share, 1 - (limit - others) / (saved * more * (run - 1)))
+        share = min(max(share - NEGLIGIBLE, 0.0), 1.0)
+        return max(int(share * self.again_ns(kept, config) * (layers - 2) / layers) - 1, 0)
 
     def dispatch_ns(self, config: PlanConfig) -> int:
         """What all layers exchange with experts at least, in a micro-batch."""
@@ -118,6 +164,7 @@ class ClosedForms:
 
     def exchange_ns(self, config: PlanConfig) -> int:
         """What goes on beside all layers at least, in a micro-batch."""
+        config = self.timed(config)
         key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute
         if key not in self._exchange_ns:
             self._exchange_ns[key] = self.request.model.layers * least_exchange_ns(self.work, config)
@@ -125,20 +172,20 @@ class ClosedForms:
 
     def least(self, config: PlanConfig) -> FloatArray:
         """(SIZE,): of every coordinate alone."""
-        held = self.work.bytes_of_layer(config)
-        least = least_times(self.work.seconds(config), self.request.model.layers)
+        held, timed = self.bytes_of_layer(config), self.timed(config)
+        least = least_times(self.work.seconds(timed), self.request.model.layers)
         least[OF_STEP] = 0.0  # either ahead of the first micro-batch or behind the last: `inequalities`
-        least[MESSAGES] = least_message_ns(self.work, config)
+        least[MESSAGES] = least_message_ns(self.work, timed)
         least[HELD], least[SUMS] = held.held, held.sums if config.num_micro_batches > 1 else 0.0
         return least
 
     def inequalities(self, config: PlanConfig) -> list[Inequality]:
         """Of several coordinates together."""
-        layers, work, least = self.request.model.layers, self.work.seconds(config), self.least(config)
+        layers, work, least = self.request.model.layers, self.work.seconds(self.timed(config)), self.least(config)
         exchange_ns, adding = self.gradients(config)
         all_ns = self.following_ns(config) + (work.micro_batch_s - work.following_s) * 1e9
         found = [
-            *_of_saved(self.work.bytes_of_layer(config)),
+            *_of_saved(self.bytes_of_layer(config)),
             *_of_step(least_times(work, layers)[OF_STEP][PARTS:]),
             *_of_exchange(exchange_ns, config.num_micro_batches),
             *_of_adding(least, adding),
@@ -150,11 +197,28 @@ class ClosedForms:
         if adding is not None:
             weights = all_of_micro_batch(layers) + adding.overlapped_per_ns * all_overlapped_in_micro_batch(layers)
             found.append(Inequality(weights, all_ns + layers * adding.ns))
-        return found
+        return [*found, *self._of_again(config, all_ns)]
+
+    def _of_again(self, config: PlanConfig, all_ns: float) -> list[Inequality]:
+        """Of layers between: what they save less takes time again.
+
+        Args:
+            config: of the two ways to treat them.
+            all_ns: what a micro-batch takes at least where they keep all.
+        """
+        kept, layers = self.timed(config), self.request.model.layers
+        again_ns = self.again_ns(kept, config) * (layers - 2) / layers
+        again, all_saved = self.work.bytes_of_layer(config).saved, self.work.bytes_of_layer(kept).saved
+        if again_ns <= 0.0 or all_saved <= again:
+            return []
+        weights, ns_per_byte = all_of_micro_batch(layers), again_ns / (all_saved - again)
+        weights[[SAVED.start + MIDDLE, WAITING.start + MIDDLE]] = ns_per_byte
+        least_ns = all_ns + min(again_ns + ns_per_byte * again, ns_per_byte * all_saved)
+        return [Inequality(weights, least_ns * (1 - NEGLIGIBLE))]
 
     def gradients(self, config: PlanConfig) -> tuple[int, LeastAdding | None]:
         """What it takes to exchange and to add up a layer's gradients, at least."""
-        often = min(config.num_micro_batches, FEW)
+        config, often = self.timed(config), min(config.num_micro_batches, FEW)
         key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute, often
         if key not in self._gradients:
             like = replace(config, num_micro_batches=often)
@@ -166,8 +230,8 @@ class ClosedForms:
 
     def beside(self, config: PlanConfig) -> FloatArray:
         """(SIZE,): what a configuration takes at least beside what follows samples."""
-        beside = least_times(self.work.seconds(config), self.request.model.layers, free=True)
-        least = self.work.bytes_of_layer(config)
+        beside = least_times(self.work.seconds(self.timed(config)), self.request.model.layers, free=True)
+        least = self.bytes_of_layer(config)
         beside[HELD] = least.held - least.used
         return beside
 

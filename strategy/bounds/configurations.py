@@ -7,9 +7,9 @@ Those that differ in schedule alone share a *mesh group*, for which the choice o
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strategy.bounds.least_work import LeastWork, least_steps_ns
 from strategy.layout.config import PlanConfig
 from strategy.space.candidates import listed
 from strategy.space.request import Request
@@ -33,9 +33,9 @@ class MeshGroup:
         return self.configs[self.bounds_ns.index(self.bound_ns)]
 
 
-def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
-    """All configurations, in groups, least bound first."""
+def mesh_groups(request: Request, bounds_ns: Callable[[Sequence[PlanConfig]], Sequence[int]]) -> list[MeshGroup]:
+    """All configurations, in groups, least bound first; `bounds_ns`: what steps of configurations take at least."""
     groups = list(listed(request))
-    bounds = iter(least_steps_ns(work, [config for group in groups for config in group]))
+    bounds = iter(bounds_ns([config for group in groups for config in group]))
     found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group)))) for group in groups]
     return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))

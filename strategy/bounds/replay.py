@@ -13,14 +13,13 @@ import numpy as np
 
 from strategy.base.budget import UNLIMITED
 from strategy.base.errors import CertificateError, InfeasibleError
-from strategy.bounds.certificate import BoundCertificate
+from strategy.bounds.certificate import BoundCertificate, all_cuts
 from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, on_axes, plain
 from strategy.bounds.layer_template import LayerTemplate
-from strategy.bounds.least_work import least_steps_ns
 from strategy.bounds.linear_step import memory_rows
 from strategy.bounds.multipliers import MOST_NS, Multipliers, proved_ns
 from strategy.bounds.quick_bound import least_work
-from strategy.bounds.template_cut import TemplateCut
+from strategy.bounds.template_cut import TemplateCut, ways_of
 from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings
@@ -72,15 +71,16 @@ def replay(request: Request, certificate: BoundCertificate, bound_ns: int, confi
     if len(configs) != certificate.configurations:
         got, expected = f"{certificate.configurations} configurations", f"{len(configs)}"
         raise CertificateError("another space", got=got, expected=expected)
-    if config.unbucketed not in configs:
+    if config.in_space not in configs:
         raise CertificateError("the plan's configuration is not in the space", got=str(config))
-    forms, every = ClosedForms(request, least_work(request)), (*certificate.layers, *certificate.cuts)
+    forms, every = ClosedForms(request, least_work(request)), all_cuts(certificate)
     known = {*configs, *map(plain, configs)}
-    for at, cut in enumerate(every):
+    for at, cut in enumerate((*certificate.layers, *certificate.cuts)):
         if cut.template.config not in known:
             raise CertificateError("a template of no configuration of the space", where=f"certificate, cut {at}")
         if not cut.weighing.is_in_range:
             raise CertificateError("weights that nothing has", where=f"certificate, cut {at}")
+        _check_ways(request, cut, f"certificate, cut {at}")
     if any(cut.template.tensor_axis for cut in every) and not request.cost.is_faster_inside():
         raise CertificateError("templates without data axis where links inside of nodes are not the faster ones")
     by_work = unsettled(forms, configs, range(len(configs)), bound_ns, layers=False)
@@ -109,9 +109,18 @@ def unsettled(
         layers: whether what is known of layers counts; else least work and memory alone.
     """
     few = [configs[place] for place in places]
-    bounds = forms.first_bounds_ns(few) if layers else least_steps_ns(forms.work, few)
+    bounds = forms.first_bounds_ns(few) if layers else forms.work_bounds_ns(few)
     low = [place for place, least_ns in zip(places, bounds, strict=True) if least_ns < bound_ns]
     return low if layers else [place for place in low if all(forms.fitting([configs[place]]))]
+
+
+def _check_ways(request: Request, cut: TemplateCut, where: str) -> None:
+    """Whether a cut says something of every way to treat the layers of its configuration."""
+    ways = ways_of(request, cut.template)
+    if tuple(one.template for one in (cut, cut.other) if one is not None) != ways:
+        raise CertificateError("not of every way to treat layers", where=where, expected=f"{len(ways)} templates")
+    if cut.other is not None and not cut.weighing.is_like(cut.other.weighing):
+        raise CertificateError("ways that are weighed in two ways", where=where)
 
 
 @dataclass(slots=True)
@@ -137,7 +146,7 @@ class _Templates:
         if not linear.is_exact(cut.weighing):
             raise CertificateError("weights under which sums are not exact", where=where)
         try:
-            prove(linear.at(cut.weighing), cut.proof, cut.least)
+            prove(linear.at(cut.weighing), cut.proof, cut.own_least)
         except CertificateError as error:
             raise CertificateError(str(error), where=where) from None
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from strategy.bounds.closed_forms import ClosedForms, on_axes
 from strategy.bounds.inequality import Inequality
+from strategy.bounds.kept_layers import may_keep_layers
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
@@ -34,6 +35,8 @@ from strategy.bounds.point import (
 from strategy.ilp.certificate.proof import Proof
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.space.problem_builder import Weighing
+from strategy.space.request import Request
+from strategy.space.short_model import MIDDLE
 
 HELD_OR_AHEAD = slice(HELD.start, AHEAD.stop)
 """What is held of parameters."""
@@ -63,14 +66,22 @@ class TemplateCut:
     Attributes:
         template: whose.
         weighing: what its coordinates weigh.
-        least: of the problem so weighed, in its own whole units; None where no choice is legal.
+        own_least: of the problem so weighed, in its own whole units; None where no choice is legal.
         proof: of that, None where not even signatures are left.
+        other: the same of the layers between that keep what others compute again, where a choice may mix both.
     """
 
     template: TemplateName
     weighing: Weighing
-    least: int | None
+    own_least: int | None
     proof: Proof | None
+    other: TemplateCut | None = None
+
+    @property
+    def least(self) -> int | None:
+        """Of both ways and their mixes; None where no choice is legal."""
+        found = [one.own_least for one in (self, self.other) if one is not None and one.own_least is not None]
+        return min(found, default=None)
 
     @property
     def inequality(self) -> Inequality:
@@ -131,7 +142,7 @@ class TemplateCut:
 
 def of_tensor_axis(config: PlanConfig) -> tuple[object, ...]:
     """What a template of the tensor axis depends on."""
-    return *on_axes(config), config.recompute
+    return *on_axes(config), config.recompute, config.kept_layers
 
 
 def of_work(config: PlanConfig) -> tuple[object, ...]:
@@ -171,3 +182,15 @@ def _gathers_first(weights: FloatArray) -> bool:
         for name in ("forward_ns", "before_ns", "forward_overlapped_ns", "before_overlapped_ns")
     )
     return bool((forward >= before).all() and (gathers >= first).all())
+
+
+def ways_of(request: Request, name: TemplateName) -> tuple[TemplateName, ...]:
+    """The templates of the ways that a configuration stands for; that in which the layers between keep all is last."""
+    if name.config.recompute is Recompute.NONE or not may_keep_layers(request):
+        return (name,)
+    return name, keeping_between(name)
+
+
+def keeping_between(name: TemplateName) -> TemplateName:
+    """The template in which the layers between keep all."""
+    return replace(name, config=replace(name.config, kept_layers=(MIDDLE,)))

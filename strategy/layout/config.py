@@ -79,6 +79,8 @@ class PlanConfig:
         virtual_stages: runs of layers per device, which a micro-batch passes on as many laps (see `schedule`).
         recompute: which activations the backward pass computes again.
         recompute_values: patterns of names of activations that it computes again besides.
+        kept_layers: the numbers of layers whose activations are all kept, whatever else says (Megatron's block method
+            is such a choice).
         offload: what waits in the host's memory.
         offload_values: patterns of names of the activations that do, if `offload` names activations; else all do.
         zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,
@@ -113,6 +115,7 @@ class PlanConfig:
     virtual_stages: int = 1
     recompute: Recompute = Recompute.NONE
     recompute_values: tuple[str, ...] = ()
+    kept_layers: tuple[int, ...] = ()
     offload: Offload = Offload.NONE
     offload_values: tuple[str, ...] = ()
     zero_stage: int = 0
@@ -145,6 +148,12 @@ class PlanConfig:
         if self.strides and (self.stage_order or not self._strides_are_apart()):
             expected = "a stride >= 1 for stages and each axis of the mesh, no rank twice, and no stage_order"
             raise InputError("no order of the axes", where="config: strides", got=self.strides, expected=expected)
+        if list(self.kept_layers) != sorted(set(self.kept_layers)) or min(self.kept_layers, default=0) < 0:
+            where, expected = "config: kept_layers", "numbers of layers, ascending"
+            raise InputError("no choice of layers", where=where, got=self.kept_layers, expected=expected)
+        if self.kept_layers and not (self.recompute_values or self.recompute is not Recompute.NONE):
+            got, hint = "recompute none", "set recompute, or leave kept_layers out"
+            raise InputError("all layers keep everything", where="config: kept_layers", got=got, hint=hint)
         if not 0 <= self.zero_stage <= 3:
             raise InputError(
                 "no such stage of ZeRO", where="config: zero_stage", got=self.zero_stage, expected="0 to 3"
@@ -203,9 +212,12 @@ class PlanConfig:
         return all(stride * size <= outer for (stride, size), (outer, _) in itertools.pairwise(pairs))
 
     @property
-    def unbucketed(self) -> PlanConfig:
-        """The same with every gradient exchanged by itself: what spaces and bounds are of."""
-        return replace(self, bucket_bytes=0, exchange_streams=1)
+    def in_space(self) -> PlanConfig:
+        """The same as spaces and bounds speak of it.
+
+        How gradients are put together, and which layers keep what could be computed again, is left to every plan.
+        """
+        return replace(self, bucket_bytes=0, exchange_streams=1, kept_layers=())
 
     @property
     def axes(self) -> tuple[str, ...]:

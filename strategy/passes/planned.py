@@ -45,7 +45,7 @@ def _trained(model: Model, training: Training) -> Graph:
 
 def _planned(graph: Graph, config: PlanConfig, watch: Watch | None) -> Graph:
     passes: dict[str, Callable[[Graph], Graph]] = {
-        "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values, config.kept_layers),
         "activations_to_host": lambda graph: (
             offload_activations(graph, config.offload_values) if config.offload.of_activations else graph
         ),

@@ -19,7 +19,7 @@ converted for itself need not be held for the clones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -31,21 +31,38 @@ from strategy.layout.config import Recompute
 from strategy.sbp.tensor import Rate
 
 
-def recompute(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) -> Graph:
+def recompute(graph: Graph, kind: Recompute, patterns: Sequence[str] = (), kept_layers: Collection[int] = ()) -> Graph:
     """The training graph without the activations of `kind`, and without those whose names match a pattern.
 
+    Args:
+        graph: of the training.
+        kind: of activations.
+        patterns: of names of more.
+        kept_layers: layers that keep all of theirs.
+
     Raises:
-        InputError: a pattern matches no activation of a layer, or selective or full recompute finds none.
+        InputError: a pattern matches no activation of a layer, selective or full recompute finds none, or layers are
+            to be kept that are not there.
     """
     dropped = dropped_values(graph, kind, patterns)
     if kind in (Recompute.SELECTIVE, Recompute.FULL) and not dropped:
         hint = "full recompute needs layers, selective recompute attention in them"
         raise InputError("there is nothing to recompute", where="config: recompute", got=str(kind), hint=hint)
+    if kept_layers:
+        _check_layers(graph, kept_layers)
+        dropped = {name: op for name, op in dropped.items() if op.layer not in kept_layers}
     if not dropped:
         return graph
     found = _Repeater(graph, dropped).run()
     check_graph(found)
     return found
+
+
+def _check_layers(graph: Graph, kept_layers: Collection[int]) -> None:
+    most = graph.num_layers - 1
+    if max(kept_layers) > most:
+        where, expected = "config: kept_layers", f"numbers of layers, 0 to {most}"
+        raise InputError("a layer that is not there", where=where, got=max(kept_layers), expected=expected)
 
 
 def dropped_values(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) -> dict[str, Op]:

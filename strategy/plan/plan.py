@@ -326,7 +326,10 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
-    unsaid = {"runs": [], "stage_order": [], "strides": [], "zero_group": 0, "bucket_bytes": 0, "exchange_streams": 1}
+    unsaid = {
+        **{name: [] for name in ("runs", "stage_order", "strides", "kept_layers")},
+        **{"zero_group": 0, "bucket_bytes": 0, "exchange_streams": 1},
+    }
     config = {**unsaid, **reader.mapping(found["config"], "config")}
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims) if field.name != "fit"}
     return Plan(
@@ -358,6 +361,7 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
             recompute=Recompute(config["recompute"]),
             tiled=reader.texts(config["tiled"], "config.tiled"),
             recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+            kept_layers=reader.integers(config["kept_layers"], "config.kept_layers"),
             offload=Offload(config["offload"]),
             offload_values=reader.texts(config["offload_values"], "config.offload_values"),
             context=Context(config["context"]),

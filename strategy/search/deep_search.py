@@ -20,6 +20,7 @@ from strategy.base.interruption import put_off, taken_note_of
 from strategy.base.status import Status
 from strategy.base.units import format_bytes
 from strategy.bounds.certificate import document
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.models import Model
@@ -90,7 +91,7 @@ def _searched(
 ) -> SearchResult:
     start = time.monotonic()
     work = least_work(request)
-    groups = mesh_groups(request, work)
+    groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
     if not groups:
         raise contradictory(request, leave_no_candidate, budget)
     shares = FIRST_SHARE, LATE_SHARE, REFINING_SHARE, LAST_SHARE
@@ -252,7 +253,7 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
     priced = priced_in_full(request, one, budget)
     if request.is_small:
         priced = solved_in_full(request, one, priced, budget)
-    solved = solved_as(one.found.config, priced, 0)
+    solved = solved_as(one.config(request.model.layers), priced, 0)
     try:
         return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
     except InfeasibleError as error:

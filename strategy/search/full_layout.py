@@ -10,6 +10,8 @@ from dataclasses import replace
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InternalError, OutOfTimeError, present
 from strategy.bounds.one_mesh import on_one_stage
+from strategy.graph.graph import Graph
+from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import assign_stages
 from strategy.layout.objective import Priced
@@ -20,7 +22,7 @@ from strategy.search.template.layer_mix import mixed_layers
 from strategy.space.axis_orders import placements_of
 from strategy.space.candidate_space import free_rules
 from strategy.space.request import Request
-from strategy.space.short_model import expanded, shortened
+from strategy.space.short_model import MIDDLE, expanded, shortened
 
 
 def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIMITED) -> Priced:
@@ -29,15 +31,15 @@ def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIM
     Raises:
         OutOfTimeError: there is not enough time.
     """
-    config = one.found.config
+    config = one.config(request.model.layers)
     graph, placements = planned_graph(request.model, request.training_with(config), config), placements_of(config)
     budget.check()
-    alone, short = on_one_stage(config), present(shortened(request.model), "a short model")
-    small = planned_graph(short, request.training_with(alone), alone)
-    others, mixed = None, frozenset[int]()
+    way = _short_graph(request, one.found.config, keeps=one.keeps), one.signatures
+    other, mixed = way, frozenset[int]()
     if one.mix is not None:
-        others, mixed = one.mix.signatures, mixed_layers(config, request.model.layers, one.mix.share)
-    signatures = expanded(small, graph, one.signatures, others, mixed)
+        other = _short_graph(request, one.found.config, keeps=one.mix.keeps), one.mix.signatures
+        mixed = mixed_layers(config, request.model.layers, one.mix.share)
+    signatures = expanded(way, graph, other, mixed)
     if signatures is None:
         raise InternalError(f"the layers of {request.model_name} are not alike")
     stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages, runs=config.runs)
@@ -46,12 +48,20 @@ def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIM
     return Priced(graph, layout, request.pipeline_of(config), request.cost)
 
 
+def _short_graph(request: Request, config: PlanConfig, *, keeps: bool) -> Graph:
+    """The graph of the short model; `keeps`: whether its layer between keeps all."""
+    alone, short = on_one_stage(config), present(shortened(request.model), "a short model")
+    alone = replace(alone, kept_layers=(MIDDLE,)) if keeps else alone
+    return planned_graph(short, request.training_with(alone), alone)
+
+
 def solved_in_full(request: Request, one: LayoutProposal, known: Priced, budget: Budget) -> Priced:
     """The best layout of a proposal's configuration, if it fits or is best where every stage has the least memory.
 
     Else the known one; the time being up ends it.
     """
-    config, cutoff_ns, limits = one.found.config, known.objective_ns, request.memory_limits(one.found.config)
+    config, cutoff_ns = one.config(request.model.layers), known.objective_ns
+    limits = request.memory_limits(config)
     for limit in dict.fromkeys((max(limits), min(limits))):
         within = replace(request, memory_limit_bytes=limit)
         try:

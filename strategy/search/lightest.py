@@ -53,7 +53,7 @@ def nothing_fits_deep(
     one = min(proposals, key=lambda one: max(one.found.peak_bytes))
     priced = priced_in_full(request, one)
     program = lower_priced(priced, folds=True)
-    solved = solved_as(one.found.config, priced, 0)
+    solved = solved_as(one.config(request.model.layers), priced, 0)
     return nothing_fits(request, Tightest(solved, program, max(memory_nbytes(program))), complete=False)
 
 
@@ -64,10 +64,10 @@ def _light_proposals(
     light = sorted((min(group.configs, key=forms.least_bytes) for group in groups), key=forms.least_bytes)
     for config in light[:LOOKED_AT]:
         answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, UNLIMITED))
-        if answer.proposed is not None:
-            overlap, between_ns = Overlap.of(request.cost.cluster), between_places(answer.proposed.messages, config)
-            found = pipelined(answer.proposed.parts, config, layers, between_ns, overlap)
-            yield LayoutProposal(found, answer.proposed.signatures, answer.proposed.deep_ops)
+        for proposed in (one.proposed for one in answer.found if one.proposed is not None):
+            overlap, between_ns = Overlap.of(request.cost.cluster), between_places(proposed.messages, config)
+            found = pipelined(proposed.parts, config, layers, between_ns, overlap)
+            yield LayoutProposal(found, proposed.signatures, proposed.deep_ops, proposed.keeps)
 
 
 def _byte_weights(config: PlanConfig, layers: int) -> FloatArray:

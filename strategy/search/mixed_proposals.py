@@ -36,7 +36,7 @@ def mixed_proposal(
         one: what the first and the last part are laid out as, and some of the layers between.
         other: what the other layers are laid out as.
     """
-    if one.seam != other.seam:
+    if not one.seam.meets(other.seam, alike=one.keeps == other.keeps):
         return None
     overlap, between_ns = Overlap.of(request.cost.cluster), between_places(one.messages, config)
     each = (one.parts.first, one.parts.middle, other.parts.middle, one.parts.last)
@@ -46,7 +46,9 @@ def mixed_proposal(
         share = Fraction(numerator, count)
         where = mixed_at(config, request.model.layers, share)
         found = made_up(each, where, config, between_ns, overlap)
-        return LayoutProposal(found, one.signatures, one.deep_ops, LayerMix(other.signatures, share))
+        return LayoutProposal(
+            found, one.signatures, one.deep_ops, one.keeps, LayerMix(other.signatures, share, other.keeps)
+        )
 
     if count < 2:
         return None

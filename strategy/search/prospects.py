@@ -28,7 +28,7 @@ from strategy.sbp.tensor import Rate
 from strategy.search.box import Box
 from strategy.search.mixed_proposals import mixed_proposal
 from strategy.search.search_state import LayoutProposal, SearchState
-from strategy.search.template.answers import Proposed
+from strategy.search.template.answers import Found, Proposed
 from strategy.search.template.likely_memory import likely_rows
 from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import between_places, pipelined
@@ -136,16 +136,17 @@ class Prospects:
         weights[MOVED] = np.maximum(weights[MOVED], byte)
         return weights
 
-    def propose(self, box: Box, answer: Proposed, point: FloatArray) -> None:
+    def propose(self, box: Box, answers: Sequence[Found]) -> None:
         """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
         request, best_ns, within = self.request, self.best_ns, box.within
         overlap, least_ns, fitting_ns, lightest = Overlap.of(request.cost.cluster), math.inf, math.inf, math.inf
-        for one in box.configs:
-            if within is None or within.step_ns(one, point) >= best_ns:
+        for one, answer in itertools.product(box.configs, answers):
+            proposed, point = answer.proposed, answer.point
+            if proposed is None or within is None or within.step_ns(one, point) >= best_ns:
                 continue
-            between_ns = between_places(answer.messages, one)
-            found = pipelined(answer.parts, one, request.model.layers, between_ns, overlap)
-            proposal = LayoutProposal(found, answer.signatures, answer.deep_ops)
+            between_ns = between_places(proposed.messages, one)
+            found = pipelined(proposed.parts, one, request.model.layers, between_ns, overlap)
+            proposal = LayoutProposal(found, proposed.signatures, proposed.deep_ops, proposed.keeps)
             self.known.proposals.append(proposal)
             least_ns = min(least_ns, found.step_ns)
             if self.known.fits(request, proposal):
@@ -155,9 +156,10 @@ class Prospects:
             counted = float((likely_rows(one, request.model.layers) @ point).max())
             box.crowding[one.schedule] = max(0.0, held - counted)
             self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
-        for other in box.layouts:
-            self._propose_mixed(box, answer, other)
-        box.layouts.append(answer)
+        for proposed in (answer.proposed for answer in answers if answer.proposed is not None):
+            for other in box.layouts:
+                fitting_ns = min(fitting_ns, self._propose_mixed(box, proposed, other))
+            box.layouts.append(proposed)
         box.tries += 1
         is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
         if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
@@ -165,8 +167,9 @@ class Prospects:
         is_settled = math.isfinite(least_ns) and box.weigh(least_ns, fitting_ns, lightest, SETTLED)
         box.is_proposed |= is_last or math.isinf(least_ns) or is_settled
 
-    def _propose_mixed(self, box: Box, *ways: Proposed) -> None:
-        """Add what is laid out in two ways, where that is faster than what is known."""
+    def _propose_mixed(self, box: Box, *ways: Proposed) -> float:
+        """Add what is laid out in two ways, where that is faster than what is known; the least that this takes."""
+        least_ns = math.inf
         for one, other in (ways, ways[::-1]):
             for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
                 found = (
@@ -174,6 +177,8 @@ class Prospects:
                 )
                 if found is not None:
                     self.known.proposals.append(found)
+                    least_ns = min(least_ns, found.found.step_ns)
+        return least_ns
 
     def propose_mixed_anew(self, boxes: Sequence[Box]) -> None:
         """Mix all ways that are known once more: plans have shown how much memory there is in truth."""

@@ -384,21 +384,22 @@ class Refinement:
 
     def _take(self, box: Box, question: Question, answer: Answer, most_ns: float) -> None:
         """Make use of an answer."""
-        if answer.point is None:
+        if not answer.found:
             box.close(answer.cut)
             return
+        points = [one.point for one in answer.found]
         if box.level == 0:
-            self.cuts.points.setdefault(question.template.key, []).append(answer.point)
+            self.cuts.points.setdefault(question.template.key, []).extend(points)
             self.cuts.bound_layers(self.boxes, box, answer.cut)
             return
-        before_ns, nearer_ns = box.bound_ns, self.cuts.take(box, answer.cut, answer.point)
+        before_ns, nearer_ns = box.bound_ns, self.cuts.take(box, answer.cut, points)
         box.raise_bounds(most_ns)
         gained_ns = max(box.bound_ns - before_ns, nearer_ns)
         if question.tensor_axis:
             box.level = 2 if gained_ns >= WORTH_SHARING * most_ns or question.of_bytes else 3
             return
-        if answer.proposed is not None and (question.proposes or not box.stalled):
-            self.prospects.propose(box, answer.proposed, answer.point)
+        if question.proposes or not box.stalled:
+            self.prospects.propose(box, answer.found)
         if question.proposes:
             return
         box.stalled = 0 if gained_ns >= RISE * most_ns else box.stalled + 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strategy.base.errors import PlanError
 from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.search.template.layer_mix import LayerMix
+from strategy.search.template.layer_mix import LayerMix, mixed_layers
 from strategy.search.template.stages import Pipelined
 from strategy.space.request import Request
 
@@ -27,12 +27,30 @@ HeldAlike = tuple[Schedule, bool]
 
 @dataclass(frozen=True, slots=True)
 class LayoutProposal:
-    """A configuration with its layouts, as the short model has them; `mix`: of layers that are laid out otherwise."""
+    """A configuration with its layouts, as the short model has them.
+
+    Attributes:
+        found: what a step takes and holds.
+        signatures: of the short model's ops.
+        deep_ops: of the deep model.
+        keeps: whether the layers between keep all, though the configuration computes something again.
+        mix: of layers between that are treated otherwise.
+    """
 
     found: Pipelined
     signatures: Mapping[str, Signature]
     deep_ops: int
+    keeps: bool = False
     mix: LayerMix | None = None
+
+    def config(self, layers: int) -> PlanConfig:
+        """The configuration of so many layers, with those that keep all."""
+        config = self.found.config
+        mixed = frozenset[int]() if self.mix is None else mixed_layers(config, layers, self.mix.share)
+        keeps = {
+            layer for layer in range(1, layers - 1) if (self.mix.keeps if self.mix and layer in mixed else self.keeps)
+        }
+        return replace(config, kept_layers=tuple(sorted(keeps))) if keeps else config
 
 
 def held_alike(config: PlanConfig) -> HeldAlike:

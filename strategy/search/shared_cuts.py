@@ -28,12 +28,13 @@ class SharedCuts:
         self.weighed: set[object] = set()
         """Templates of a tensor axis that were asked for the least that a layer saves."""
 
-    def take(self, box: Box, cut: TemplateCut, point: FloatArray) -> float:
-        """Remember a cut and its point; by how much that is nearer than all known ones, by the weights of the cut."""
+    def take(self, box: Box, cut: TemplateCut, points: Sequence[FloatArray]) -> float:
+        """Remember a cut and its points; by how much these are nearer than known ones, by the weights of the cut."""
         weights = cut.weighing.weights
         known = self.points.setdefault(cut.template.key, []) if cut.template.tensor_axis else box.points
-        nearer_ns = min((float(weights @ (one - point)) for one in known), default=math.inf)
-        known.append(point)
+        nearest = min(float(weights @ point) for point in points)
+        nearer_ns = min((float(weights @ one) for one in known), default=math.inf) - nearest
+        known.extend(points)
         self.cuts.setdefault(cut.alike, []).append(cut)
         self.share(box)
         return nearer_ns

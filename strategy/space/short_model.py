@@ -57,34 +57,36 @@ def _places(known: Identity) -> Mapping[str, int]:
     return MappingProxyType(dict(assign_stages(cast(Graph, known.held), (anywhere,) * LAYERS).stage_of))
 
 
+Way = tuple[Graph, Mapping[str, Signature]]
+"""The graph of a short model, and signatures of its ops."""
+
+
 def expanded(
-    short: Graph,
-    deep: Graph,
-    signatures: Mapping[str, Signature],
-    others: Mapping[str, Signature] | None = None,
-    mixed: Collection[int] = (),
+    way: Way, deep: Graph, other: Way | None = None, mixed: Collection[int] = ()
 ) -> dict[str, Signature] | None:
     """The signatures of a short model's ops, as all ops of the deep one have them.
 
     None where the deep one has an op that no op of the short one is like: its layers are not alike then.
 
     Args:
-        short: the graph of the short model.
-        deep: that of the deep one.
-        signatures: of the short one's ops.
-        others: the same where layers are laid out in another way.
+        way: the short model.
+        deep: the graph of the deep one.
+        other: the short model where layers are treated in another way.
         mixed: the deep one's layers that are, none of them the first or the last.
     """
-    known = {_likeness(short, op, LAYERS): op for op in short.ops}
-    other = signatures if others is None else others
+    other = other or way
+    short, signatures = way
+    known, known_other = ({_likeness(graph, op, LAYERS): op for op in graph.ops} for graph, _ in (way, other))
     found: dict[str, Signature] = {}
     for op in deep.ops:
-        like = known.get(_likeness(deep, op, deep.num_layers))
+        likeness = _likeness(deep, op, deep.num_layers)
+        is_mixed = op.layer in mixed
+        like = (known_other if is_mixed else known).get(likeness)
         if like is None:
             return None
-        signature: Signature | None = (other if op.layer in mixed else signatures)[like.name]
+        signature: Signature | None = (other[1] if is_mixed else signatures)[like.name]
         if len(op.inputs) != len(like.inputs):
-            signature = _as_wide(short, like, signatures[like.name], other[like.name], deep, op, mixed)
+            signature = _as_wide(short, like, signatures[like.name], other[1][like.name], deep, op, mixed)
         if signature is None:
             return None
         found[op.name] = signature

@@ -76,7 +76,13 @@ class TrainerSpace:
             and (config.ep == 1 or self.experts)
             and (not config.zero_group or self.groups)
             and (config.cp == 1 or (config.context is self.context and (config.pp == 1 or self.pipelined_context)))
-            and not (config.strides or config.stage_order or config.zero_owner or config.recompute_values)
+            and not (
+                config.strides
+                or config.stage_order
+                or config.zero_owner
+                or config.recompute_values
+                or config.kept_layers
+            )
             and config.offload is Offload.NONE
             and config.tiles == 1
             and all(rows % (config.tp * parts) == 0 for rows, parts in _cut(model, config.cp))

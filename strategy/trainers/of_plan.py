@@ -92,6 +92,8 @@ def _of_config(plan: Plan) -> Iterator[str]:
     config = plan.config
     if config.recompute is Recompute.MEMORY_BOUND:
         yield "recompute memory-bound: only what memory-bound ops write is computed again"
+    if config.kept_layers:
+        yield f"kept_layers {', '.join(map(str, config.kept_layers))}: layers that compute nothing again"
     if config.recompute_values:
         yield f"recompute_values {', '.join(config.recompute_values)}: values that are computed again by name"
     if config.offload is not Offload.NONE:

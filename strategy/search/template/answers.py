@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,15 +12,15 @@ from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.point import SIZE, FloatArray
-from strategy.bounds.template_cut import TemplateCut, TemplateName
+from strategy.bounds.template_cut import TemplateCut, TemplateName, ways_of
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings
 from strategy.models import Model
-from strategy.search.template.layer_mix import seam_of
+from strategy.search.template.layer_mix import Seam, seam_of
 from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import Messages, stage_messages
-from strategy.search.template.template_solve import solve_template
+from strategy.search.template.template_solve import solve_template, weighing_of
 from strategy.space.axis_orders import placements_of
 from strategy.space.problem_builder import Weighing
 from strategy.space.request import Request
@@ -76,25 +76,31 @@ class Proposed:
         messages: what is handed on between stages.
         deep_ops: ops of the deep model.
         seam: how layers meet, see `seam_of`.
+        keeps: whether the layers between keep all, though the configuration computes something again.
     """
 
     signatures: Mapping[str, Signature]
     parts: ModelParts
     messages: Messages
     deep_ops: int
-    seam: Hashable
+    seam: Seam
+    keeps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The point of a choice that costs least, and, but for a tensor axis alone, the layouts that are there."""
+
+    point: FloatArray
+    proposed: Proposed | None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The least cost, the point that was found, and, but for a tensor axis alone, the layouts that are there.
-
-    Where no choice is legal there is no point.
-    """
+    """The least cost, and what was found: of every way to treat the layers between (`kept_layers`), if one is legal."""
 
     cut: TemplateCut
-    point: FloatArray | None
-    proposed: Proposed | None
+    found: tuple[Found, ...]
 
 
 WORK, TENSOR_WORK = 200, 10
@@ -118,17 +124,26 @@ class Templates:
         Raises:
             OutOfTimeError: there was no time to find any choice.
         """
-        name = question.template
+        names = ways_of(self.request, question.template)
         try:
-            template = self.of(name, question.budget)
-        except InfeasibleError:
-            return Answer(TemplateCut(name, Weighing.of(np.zeros(SIZE), 0, 0), None, None), None, None)
+            templates = [self.of(name, question.budget) for name in names]
+        except InfeasibleError:  # pins leave an op of one of them, and so of all, without signature
+            nothing = [TemplateCut(name, Weighing.of(np.zeros(SIZE), 0, 0), None, None) for name in names]
+            return Answer(_of_both(nothing), ())
+        weighing = weighing_of(templates, question.weights)
+        answers = [self._solved(question, *way, weighing) for way in zip(names, templates, strict=True)]
+        return Answer(_of_both([cut for cut, _ in answers]), tuple(found for _, found in answers if found is not None))
+
+    def _solved(
+        self, question: Question, name: TemplateName, template: LayerTemplate, weighing: Weighing
+    ) -> tuple[TemplateCut, Found | None]:
+        """The cut of one template, and what was found."""
         budget = question.budget.at_most(question.most_s).with_work(TENSOR_WORK if question.tensor_axis else WORK)
-        found = solve_template(name, template, question.weights, budget)
+        found = solve_template(name, template, weighing, budget)
         if isinstance(found, TemplateCut):
-            return Answer(found, None, None)
+            return found, None
         if question.tensor_axis:
-            return Answer(found.cut, found.point, None)
+            return found.cut, Found(found.point, None)
         graph = template.space.graph
         parts = parts_of(graph, *template.arranged(found.signatures), self.request.cost)
         placements = placements_of(question.config)
@@ -136,7 +151,8 @@ class Templates:
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
         seam = seam_of(graph, template.space.stages, found.signatures)
-        return Answer(found.cut, found.point, Proposed(found.signatures, parts, messages, deep_ops, seam))
+        keeps = bool(name.config.kept_layers)
+        return found.cut, Found(found.point, Proposed(found.signatures, parts, messages, deep_ops, seam, keeps))
 
     def of(self, name: TemplateName, budget: Budget) -> LayerTemplate:
         """The template of a name.
@@ -151,3 +167,9 @@ class Templates:
                 self.known.popitem(last=False)
         self.known.move_to_end(name.key)
         return self.known[name.key]
+
+
+def _of_both(cuts: Sequence[TemplateCut]) -> TemplateCut:
+    """The cut of all ways."""
+    first, *others = cuts
+    return replace(first, other=others[0]) if others else first

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from strategy.bounds.pipeline_parts import FIRST, LAST, IntArray, parts_at
-from strategy.graph.graph import Graph, Op
+from strategy.graph.graph import Graph, Op, Phase
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.layout import Stages, home_of, layer_runs
@@ -30,10 +30,14 @@ OTHER = 2
 
 @dataclass(frozen=True, slots=True)
 class LayerMix:
-    """The other way to lay out layers, and the share of the layers of every stage that are laid out so."""
+    """The other way to treat layers, and the share of the layers of every stage that are treated so.
+
+    `keeps`: whether these keep all, though the configuration computes something again.
+    """
 
     signatures: Mapping[str, Signature]
     share: Fraction
+    keeps: bool = False
 
 
 def mixed_layers(config: PlanConfig, layers: int, share: Fraction) -> frozenset[int]:
@@ -78,27 +82,48 @@ def most_between(config: PlanConfig, layers: int) -> int:
     return int(parts_at(config, layers)[..., MIDDLE].sum(1).max())
 
 
-def seam_of(graph: Graph, stages: Stages, signatures: Mapping[str, Signature]) -> Hashable:
+@dataclass(frozen=True, slots=True)
+class Seam:
     """All by which layers of a short model meet each other and what is of no layer.
 
     Where two ways to lay it out have the same, a layer of one stands beside a layer of the other for what each takes
     alone: nothing more is converted.
+
+    Attributes:
+        handed_on: what is written, and how it is read at once.
+        read_again: how backward passes read what the forward pass of another layer wrote. Layers that compute again
+            read copies of that, so that ways which differ in this do not differ in what they hand on.
     """
-    found: list[Hashable] = []
+
+    handed_on: Hashable
+    read_again: Hashable
+
+    def meets(self, other: Seam, *, alike: bool) -> bool:
+        """Whether layers of both may stand beside each other; `alike`: whether both compute the same again."""
+        return self.handed_on == other.handed_on and (not alike or self.read_again == other.read_again)
+
+
+def seam_of(graph: Graph, stages: Stages, signatures: Mapping[str, Signature]) -> Seam:
+    """How the layers of a short model meet under signatures."""
+    found, again = list[Hashable](), list[Hashable]()
     for name, readers in graph.consumers.items():
         layer = _layer_of(graph, name, readers)
         outside = [op for op in readers if op.layer != layer]
         home = home_of(graph, stages, signatures, name) if outside else None
         if home is None:
             continue
+        found.append((name, home.layout))
+        writer = graph.producer.get(name)
+        is_saved = writer is not None and writer.phase is Phase.FORWARD
         for op in outside:
             signature = signatures[op.name]
             if op.layer is not None:
                 wanted = tuple(nd for read, nd in zip(op.inputs, signature.inputs, strict=True) if read == name)
-                found.append((name, home.layout, op.name, wanted))
+                reads = again if is_saved and op.phase is not Phase.FORWARD else found
+                reads.append((name, op.name, wanted))
             else:  # what reads something of every layer takes each as it is
                 found.append((op.name, signature.outputs, signature.updates))
-    return tuple(found)
+    return Seam(tuple(found), tuple(again))
 
 
 def _layer_of(graph: Graph, name: str, readers: Sequence[Op]) -> int | None:

@@ -123,7 +123,7 @@ def test_no_plan_holds_less_than_its_rows_say(cases: int, quotas: Mapping[str, i
         weights[BYTES] *= 10 ** draw.uniform(-1, 4)
         weights[AHEAD] = np.minimum(weights[AHEAD], weights[HELD])
         chosen = solved_template(found, config, weights)
-        everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
+        everywhere = expanded((found.space.graph, chosen.signatures), deep.graph)
         assert everywhere is not None
         layout = evaluated(config, deep, everywhere, 0).layout
         held = memory_nbytes(lower_priced(Priced(deep.graph, layout, asked.pipeline_of(config), asked.cost)))

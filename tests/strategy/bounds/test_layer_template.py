@@ -74,7 +74,7 @@ def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: 
     weights = even(config.num_micro_batches, 1, model.layers)
     chosen = solved_template(found, config, weights)
     deep = space_of(asked, config, free_rules(config))
-    everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
+    everywhere = expanded((found.space.graph, chosen.signatures), deep.graph)
     assert everywhere is not None
     solved = evaluated(config, deep, everywhere, 0)
     cost, overlap = float(weights @ chosen.point), Overlap.of(asked.cost.cluster)
@@ -104,7 +104,7 @@ def test_stages_made_up_of_parts_take_what_stages_take(schedule: Schedule, laps:
     parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
     one = pipelined(parts, config, GPT.layers, (0, 0), Overlap.of(asked.cost.cluster))
     deep = space_of(asked, config, free_rules(config))
-    everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
+    everywhere = expanded((found.space.graph, chosen.signatures), deep.graph)
     assert everywhere is not None
     solved = evaluated(config, deep, everywhere, 0)
     assert one.step_ns == pytest.approx(solved.objective_ns, rel=0.1), "but for messages, which are left out here"

@@ -13,6 +13,7 @@ import pytest
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateName
@@ -39,7 +40,7 @@ from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from strategy.search.search_state import MARGIN, LayoutProposal, SearchState
 from strategy.search.template.stages import Pipelined
-from strategy.search.template.template_solve import Chosen, solve_template
+from strategy.search.template.template_solve import Chosen, solve_template, weighing_of
 from strategy.space.candidates import SCHEDULES
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
@@ -95,7 +96,11 @@ def test_every_configuration_is_listed_once(experts: int, room: int) -> None:
         request = replace(request, model=model)
     device = replace(request.cost.cluster.device, memory_bytes=room * 4 * request.model.parameters)
     request = replace(request, cost=CostModel(replace(request.cost.cluster, device=device), {}))
-    listed = [config for group in mesh_groups(request, least_work(request)) for config in group.configs]
+    listed = [
+        config
+        for group in mesh_groups(request, ClosedForms(request, least_work(request)).work_bounds_ns)
+        for config in group.configs
+    ]
     wanted = 0
     for dp, tp, pp, micro in itertools.product(range(1, 17), repeat=4):
         if dp * tp * pp != 16 or pp > 8 or heads % tp or 16 % (dp * micro):
@@ -116,12 +121,12 @@ def test_every_configuration_is_listed_once(experts: int, room: int) -> None:
 
 def test_bounds_are_below_what_is_found(answer: SearchResult) -> None:
     request = asked(pins=ANSWERED)
-    groups = mesh_groups(request, least_work(request))
+    groups = mesh_groups(request, ClosedForms(request, least_work(request)).work_bounds_ns)
     (bound,) = (
         bound
         for group in groups
         for config, bound in zip(group.configs, group.bounds_ns, strict=True)
-        if config == answer.plan.config.unbucketed
+        if config == answer.plan.config.in_space
     )
     assert bound <= answer.plan.claims.objective_s * 1e9
 
@@ -209,7 +214,7 @@ def test_more_devices_than_a_plan_can_list_are_refused() -> None:
     with pytest.raises(InputError, match="more devices than a plan can list"):
         found_with(asked(nodes=10**9))
     request = replace(asked(), training=Training(global_batch=10**9, precision=Precision.BF16))
-    assert len(mesh_groups(request, least_work(request))) > 100
+    assert len(mesh_groups(request, ClosedForms(request, least_work(request)).work_bounds_ns)) > 100
 
 
 LLAMA = LlamaConfig(
@@ -294,9 +299,12 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: 
     short = shortened(model)
     assert short is not None
     work, rng = least_work(request), random.Random(seed)
-    listed = mesh_groups(request, work)
+    listed = mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
     kinds = [[one for one in listed if one.config.zero_stage == stage] for stage in (0, 3)]
-    by_node = mesh_groups(replace(request, pins=Pins(zero_stage=3)), work)
+    by_node = mesh_groups(
+        replace(request, pins=Pins(zero_stage=3)),
+        ClosedForms(replace(request, pins=Pins(zero_stage=3)), work).work_bounds_ns,
+    )
     kinds += [] if turns else [[one for one in by_node if one.config.zero_group]]
     groups = [rng.choice(kind) for kind in kinds]
     refinement = Refinement(request, short, work, groups, Budget.of(600), None)
@@ -317,7 +325,7 @@ def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
     short = shortened(DEEP)
     assert short is not None
     work, rng = least_work(request), random.Random(seed)
-    groups = mesh_groups(request, work)
+    groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
     like = rng.choice([group.configs[0] for group in groups if group.config.dp > 1 and not group.config.zero_group])
     plain = replace(like, zero_stage=0, recompute=Recompute.NONE)
     others = [replace(like, zero_stage=3, recompute=again) for again in (Recompute.NONE, Recompute.FULL)]
@@ -345,7 +353,13 @@ def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
     request = replace(asked(batch=32, limit=2**50), model=rng.choice([DEEP, LLAMA, EXPERTS]))
     work, short = least_work(request), shortened(request.model)
     assert short is not None
-    group = rng.choice([one for one in mesh_groups(request, work) if one.config.recompute is not Recompute.FULL])
+    group = rng.choice(
+        [
+            one
+            for one in mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
+            if one.config.recompute is not Recompute.FULL
+        ]
+    )
 
     def refined(question: Request) -> Refinement:
         found = Refinement(question, short, work, [group], Budget.of(600), None)
@@ -401,7 +415,11 @@ def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(tp: int, share: fl
     request = asked(batch=32, limit=2**50, pins=Pins(recompute=Recompute.NONE))
     work, short = least_work(request), shortened(request.model)
     assert short is not None
-    group = next(one for one in mesh_groups(request, work) if (one.config.tp, one.config.pp) == (tp, 4))
+    group = next(
+        one
+        for one in mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
+        if (one.config.tp, one.config.pp) == (tp, 4)
+    )
 
     def refined(limit: int) -> tuple[Refinement, Box]:
         found = Refinement(replace(request, memory_limit_bytes=limit), short, work, [group], Budget.of(600), None)
@@ -420,7 +438,7 @@ def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(tp: int, share: fl
     assert bound.prices is not None
     name = TemplateName(box.config, tensor_axis=False)
     template = found.workers.templates.of(name, Budget.of(60))
-    chosen = solve_template(name, template, bound.weights, Budget.of(60))
+    chosen = solve_template(name, template, weighing_of([template], bound.weights), Budget.of(60))
     assert isinstance(chosen, Chosen)
     proved_ns = chosen.cut.inequality.least - sum(bound.prices.memory) * limit
     assert bound.step_ns >= (1 - 3 * RISE) * proved_ns

@@ -15,6 +15,7 @@ from strategy.passes.training import Training
 from strategy.search.mixed_proposals import mixed_proposal
 from strategy.search.search_state import MARGIN, LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
+from strategy.search.template.layer_mix import Seam
 from strategy.search.template.parts import LayerPart, ModelParts
 from strategy.space.request import Request
 from tests.support.small_plans import request
@@ -27,7 +28,7 @@ LIMIT = 1000
 def way(time_ns: int, nbytes: int, seam: str = "alike") -> Proposed:
     """Layers that take so long each way, and hold so much for ever."""
     part = LayerPart(forward_ns=time_ns, backward_ns=2 * time_ns, static_bytes=nbytes)
-    return Proposed({}, ModelParts(part, part, part), {}, 1, seam)
+    return Proposed({}, ModelParts(part, part, part), {}, 1, Seam(seam, "alike"))
 
 
 def asked() -> Request:

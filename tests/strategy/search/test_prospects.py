@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from strategy.base.budget import Budget
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.cost.cost import CostModel
@@ -26,7 +27,9 @@ def refinement(**pins: int) -> Refinement:
     request = Request("mixture", EXPERTS, Training(64), CostModel(cluster, {}), 2**40, Pins(**pins))  # type: ignore[arg-type]
     work, short = least_work(request), shortened(EXPERTS)
     assert short is not None
-    return Refinement(request, short, work, mesh_groups(request, work), Budget.of(600), None)
+    return Refinement(
+        request, short, work, mesh_groups(request, ClosedForms(request, work).work_bounds_ns), Budget.of(600), None
+    )
 
 
 def test_experts_on_other_nodes_are_thought_to_take_longer_than_those_on_the_same() -> None:

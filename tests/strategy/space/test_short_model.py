@@ -53,7 +53,7 @@ def test_signatures_come_back_to_every_layer() -> None:
     config = config_of(TRAINING, dp=2, tp=2)
     spaces = [space_of(asked(replace(DEEP, layers=count)), config, config.axes) for count in (LAYERS, DEEP.layers)]
     short, deep = (deduce(one.graph, one.stages, one.converter, one.allows) for one in spaces)
-    assert expanded(spaces[0].graph, spaces[1].graph, short) == deep
+    assert expanded((spaces[0].graph, short), spaces[1].graph) == deep
     assert evaluated(config, spaces[1], deep, 0).objective_ns > 0
 
 
@@ -67,8 +67,8 @@ def test_layers_that_are_mixed_in_are_laid_out_in_the_other_way() -> None:
         one,
         {name: Signature(*(tuple(everywhere for _ in side) for side in sides(way))) for name, way in one.items()},
     )
-    alike = [expanded(short.graph, deep.graph, way) for way in ways]
-    mixed = expanded(short.graph, deep.graph, *ways, frozenset({2, 5}))
+    alike = [expanded((short.graph, way), deep.graph) for way in ways]
+    mixed = expanded((short.graph, ways[0]), deep.graph, (short.graph, ways[1]), frozenset({2, 5}))
     assert mixed is not None
     assert alike[0] is not None
     assert alike[1] is not None
@@ -81,7 +81,7 @@ def test_layers_that_are_mixed_in_are_laid_out_in_the_other_way() -> None:
         for i, name in enumerate(op.inputs):
             layer = deep.graph.producer[name].layer
             assert mixed[op.name].inputs[i] == alike[layer in {2, 5}][op.name].inputs[i]
-    assert expanded(short.graph, deep.graph, *ways, frozenset()) == alike[0]
+    assert expanded((short.graph, ways[0]), deep.graph, (short.graph, ways[1]), frozenset()) == alike[0]
 
 
 def test_what_is_not_alike_is_not_expanded() -> None:
@@ -90,4 +90,4 @@ def test_what_is_not_alike_is_not_expanded() -> None:
     short = deduce(spaces[0].graph, spaces[0].stages, spaces[0].converter, spaces[0].allows)
     strange = replace(spaces[1].graph.ops[5], name="of no layer", layer=None)
     graph = replace(spaces[1].graph, ops=(*spaces[1].graph.ops[:5], strange, *spaces[1].graph.ops[6:]))
-    assert expanded(spaces[0].graph, graph, short) is None
+    assert expanded((spaces[0].graph, short), graph) is None

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
-from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import ADDED, HELD, MESSAGES, SAVED, SUMS, WAITING
 from strategy.bounds.quick_bound import least_work
-from strategy.bounds.template_cut import TemplateName
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.layout import layer_runs
 from strategy.layout.schedule import Schedule, at_position
@@ -26,14 +24,15 @@ from strategy.layout.step_times import Overlap
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.search.candidate.candidate_solve import evaluated
+from strategy.search.candidate.candidate_solve import solved_as
+from strategy.search.full_layout import priced_in_full
+from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Proposed, Question, Templates
-from strategy.search.template.layer_mix import mixed_at, mixed_layers, most_between
+from strategy.search.template.layer_mix import LayerMix, mixed_at, mixed_layers, most_between
 from strategy.search.template.outer_approximation import OuterApproximation
 from strategy.search.template.stages import between_places, made_up
-from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.request import Request
-from strategy.space.short_model import expanded, shortened
+from strategy.space.short_model import shortened
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 
@@ -89,10 +88,9 @@ def ways(asked: Request, config: PlanConfig) -> tuple[list[tuple[Proposed, np.nd
         weights = within.bound(config).weights.copy()
         weights[HELD] = weights[SUMS] = weights[SAVED] = weights[WAITING] = byte * np.array([1.0, GPT.layers - 2, 1.0])
         answer = templates.answer(Question(config, weights, False, 60.0, UNLIMITED))
-        assert answer.point is not None
-        assert answer.proposed is not None
         within.add_cut(answer.cut.inequality, answer.cut)
-        found.append((answer.proposed, answer.point))
+        assert len(answer.found) == 1 + (config.recompute is not Recompute.NONE)
+        found += [(one.proposed, one.point) for one in answer.found if one.proposed is not None]
     return found, within
 
 
@@ -100,41 +98,41 @@ def ways(asked: Request, config: PlanConfig) -> tuple[list[tuple[Proposed, np.nd
     ("configs", "least"), long_but([([CONFIGS[1], CONFIGS[3]], 1), (CONFIGS, 8)], 0), ids=["few", "all"]
 )
 def test_a_mix_is_priced_as_the_deep_model_is(configs: list[PlanConfig], least: int) -> None:
-    asked, differ = request(4, TRAINING, model=GPT, backend="cuda"), 0
-    short = shortened(GPT)
-    assert short is not None
+    asked, differ, partly = request(4, TRAINING, model=GPT, backend="cuda"), 0, 0
     for config in configs:
         found, within = ways(asked, config)
-        deep = space_of(asked, config, free_rules(config))
-        template = LayerTemplate.named(TemplateName(config, False), asked, short, UNLIMITED, {})
         for (one, _), (other, _) in itertools.permutations(found, 2):
-            if one.seam != other.seam:
+            if not one.seam.meets(other.seam, alike=one.keeps == other.keeps):
                 continue
+            partly += one.keeps != other.keeps
             differ += one.signatures != other.signatures
             each = (one.parts.first, one.parts.middle, other.parts.middle, one.parts.last)
             between_ns = between_places(one.messages, config)
             for share in (Fraction(1, 3), Fraction(3, 4)):
                 mix = made_up(each, mixed_at(config, GPT.layers, share), config, between_ns, within.overlap)
-                mixed = mixed_layers(config, GPT.layers, share)
-                signatures = expanded(template.space.graph, deep.graph, one.signatures, other.signatures, mixed)
-                assert signatures is not None
-                laid_out = evaluated(config, deep, signatures, 0)
+                way = LayerMix(other.signatures, share, other.keeps)
+                proposal = LayoutProposal(mix, one.signatures, one.deep_ops, one.keeps, way)
+                laid_out = solved_as(proposal.config(GPT.layers), priced_in_full(asked, proposal), 0)
                 assert mix.step_ns == pytest.approx(laid_out.objective_ns, rel=0.01)
                 pairs = zip(mix.peak_bytes, laid_out.peaks, strict=True)
                 assert all(0.8 <= peak / true <= 1.3 for peak, true in pairs)
     assert differ >= least, differ
+    assert (partly > 0) == any(config.recompute is not Recompute.NONE for config in configs)
 
 
 def test_no_mix_takes_less_than_the_bound_of_mixes() -> None:
     """Where its share is the same on all stages, in no more memory than its parts' mean holds by the program's rows."""
-    asked, pairs = request(4, TRAINING, model=GPT, backend="cuda"), 0
+    asked, pairs, partly = request(4, TRAINING, model=GPT, backend="cuda"), 0, 0
+    work = least_work(asked)
     for config in (one for one in CONFIGS if one.virtual_stages == 1):
         found, within = ways(asked, config)
         count = most_between(config, GPT.layers)
         for (one, first), (other, second) in itertools.permutations(found, 2):
-            if one.seam != other.seam or one.signatures == other.signatures:
+            alike = one.keeps == other.keeps
+            if not one.seam.meets(other.seam, alike=alike) or (alike and one.signatures == other.signatures):
                 continue
             pairs += 1
+            partly += not alike
             each = (one.parts.first, one.parts.middle, other.parts.middle, one.parts.last)
             for share in (Fraction(number, count) for number in range(count)):
                 mean = first.copy()
@@ -146,4 +144,7 @@ def test_no_mix_takes_less_than_the_bound_of_mixes() -> None:
                 bound_ns = limited.bound(config).step_ns
                 assert bound_ns is not None
                 assert bound_ns <= mix.step_ns
-    assert pairs >= 8, pairs
+                forms = ClosedForms(replace(asked, memory_limit_bytes=limited.limit_bytes), work)
+                assert all(forms.fitting([config]))
+                assert forms.first_bounds_ns([config])[0] <= mix.step_ns
+    assert (pairs >= 8, partly >= 4) == (True, True), (pairs, partly)

@@ -165,7 +165,7 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
         weights[HELD] = weights[SUMS] = weights[SAVED] = byte * np.array([1.0, GPT.layers - 2, 1.0])
         found = LayerTemplate.of(asked, short, config, UNLIMITED)
         chosen = solved_template(found, config, weights)
-        everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
+        everywhere = expanded((found.space.graph, chosen.signatures), deep.graph)
         assert everywhere is not None
         laid_out = evaluated(config, deep, everywhere, 0)
         program = lower_priced(Priced(deep.graph, laid_out.layout, asked.pipeline_of(config), asked.cost))
@@ -208,7 +208,7 @@ def test_what_goes_on_beside_is_held(
         weights = within(asked, config).bound(config).weights
         weights[HELD] = weights[SUMS] = weights[SAVED] = byte * np.array([1.0, model.layers - 2, 1.0])
         chosen = solved_template(found, config, weights)
-        everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
+        everywhere = expanded((found.space.graph, chosen.signatures), deep.graph)
         assert everywhere is not None
         laid_out = evaluated(config, deep, everywhere, 0)
         allocated = memory_nbytes(
