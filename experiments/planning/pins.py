@@ -7,6 +7,7 @@ recompute = "full"
 zero_stage = 3
 zero_group = 8                # so many neighbours share parameters and state out, other groups hold the same
 recompute_values = ["*.mlp.gelu"]
+kept_layers = "any"           # any share of the layers between the first and the last may keep what others recompute
 offload = "activations"
 offload_values = ["*.norm1.*"]
 trainer = "megatron"          # only what its configurations can say
@@ -48,7 +49,7 @@ COUNTS = (
     *("zero_group", "zero_min_size"),
     "exchange_streams",
 )
-WORDS = ("schedule", "recompute", "offload", "context", "trainer")
+WORDS = ("schedule", "recompute", "kept_layers", "offload", "context", "trainer")
 PATTERNS = ("recompute_values", "offload_values", "tiled")
 ORDER = "order"
 LARGEST_ZERO_STAGE = 3
@@ -192,13 +193,14 @@ def _whole(value: Any, where: str, *, at_least: int, at_most: int = LARGEST_COUN
 
 def _word(key: str, value: Any, where: str) -> StrEnum:
     """One of few words."""
-    from strategy.layout.config import Context, Offload, Recompute
+    from strategy.layout.config import Context, KeptLayers, Offload, Recompute
     from strategy.layout.schedule import Schedule
     from strategy.space.trainer_space import TargetTrainer
 
     kinds: Mapping[str, type[StrEnum]] = {
         "schedule": Schedule,
         "recompute": Recompute,
+        "kept_layers": KeptLayers,
         "offload": Offload,
         "context": Context,
         "trainer": TargetTrainer,

@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from strategy.base.errors import CertificateError, SbplanError
 from strategy.bounds.certificate_arrays import packed, unpacked
-from strategy.bounds.multipliers import Multipliers, Path
+from strategy.bounds.multipliers import Multipliers, Path, PricedForms
 from strategy.bounds.point import MESSAGES, SIZE
 from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.ilp.certificate.words import proof_of, proof_words
-from strategy.layout.config import Context, Offload, PlanConfig, Recompute
+from strategy.layout.config import Context, KeptLayers, Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.space.problem_builder import Weighing
 from strategy.space.request import Pins
@@ -40,13 +40,15 @@ PINNED = {
     **dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages"), int),
     **dict.fromkeys(("zero_stage", "zero_group", "zero_min_size"), int),
     **{"schedule": Schedule, "recompute": Recompute, "context": Context, "order": tuple, "trainer": TargetTrainer},
+    "kept_layers": KeptLayers,
 }
 """What may be pinned of a space that there is a certificate of, with its type."""
-_SEVERAL = ("recompute_values", "kept_layers", "offload_values", "tiled", "runs", "stage_order", "strides")
 FLOATS = ("memory", "shares", "prices")
 """Arrays of floating point."""
-NO_PROOF, NOTHING, NO_OTHER = -1, -1, -1
-"""In place of how many words a proof has, of a least cost, and of the cut of the other way to treat layers."""
+MOST_WAYS = 2
+"""To treat the layers between, see `kept_layers`."""
+NO_PROOF, NOTHING = -1, -1
+"""In place of how many words a proof has, and of a least cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +96,7 @@ def pins_of(found: Mapping[str, Any]) -> Pins:
 
 def document(certificate: BoundCertificate) -> dict[str, Any]:
     """The certificate as JSON values."""
-    every = all_cuts(certificate)
+    every = (*certificate.layers, *certificate.cuts)
     names = list(dict.fromkeys(cut.template for cut in every))
     arrays = _arrays(certificate, every, {name: i for i, name in enumerate(names)})
     return {
@@ -127,48 +129,40 @@ def _check_version(version: Any) -> None:
         raise CertificateError("a version that is not known", got=version, expected=f"{VERSION}")
 
 
-def all_cuts(certificate: BoundCertificate) -> tuple[TemplateCut, ...]:
-    """Those of level 1, of level 2, and behind them what these say of layers that keep all."""
-    both = (*certificate.layers, *certificate.cuts)
-    return (*both, *(cut.other for cut in both if cut.other is not None))
-
-
 def _arrays(
     certificate: BoundCertificate, every: Sequence[TemplateCut], places: Mapping[TemplateName, int]
 ) -> dict[str, npt.NDArray[Any]]:
     proofs = [None if cut.proof is None else proof_words(cut.proof) for cut in every]
-    others = {id(cut): at for at, cut in enumerate(every)}
     cuts = [
         (
             places[cut.template],
             cut.weighing.bits,
             cut.weighing.shift,
-            NOTHING if cut.own_least is None else cut.own_least,
+            NOTHING if cut.least is None else cut.least,
             NO_PROOF if words is None else words.size,
-            NO_OTHER if cut.other is None else others[id(cut.other)],
         )
         for cut, words in zip(every, proofs, strict=True)
     ]
     rows = list(certificate.multipliers.items())
     paths = [(at, path.exact, *path.times_ns) for at, each in rows for path, _ in each.paths]
-    known = [
-        (at, is_cut, place)
+    priced = [
+        (at, way, is_cut, place, price)
         for at, each in rows
-        for is_cut, some in ((False, each.forms), (True, each.cuts))
-        for place, _ in some
+        for way, known in enumerate(each.known)
+        for is_cut, some in ((False, known.forms), (True, known.cuts))
+        for place, price in some
     ]
-    prices = [price for _, each in rows for some in (each.forms, each.cuts) for _, price in some]
     return {
-        "layers": np.array([len(certificate.layers), len(certificate.cuts)], np.int64),
-        "cuts": np.array(cuts, np.int64).reshape(-1, 6),
+        "layers": np.array([len(certificate.layers)], np.int64),
+        "cuts": np.array(cuts, np.int64).reshape(-1, 5),
         "weights": np.array([cut.weighing.units for cut in every], np.int64).reshape(-1, SIZE),
         "proofs": np.concatenate([np.zeros(0, np.int64), *(words for words in proofs if words is not None)]),
-        "bounded": np.array([(at, len(each.memory)) for at, each in rows], np.int64).reshape(-1, 2),
+        "bounded": np.array([(at, len(each.memory), len(each.known)) for at, each in rows], np.int64).reshape(-1, 3),
         "memory": np.array([price for _, each in rows for price in each.memory], np.float64),
         "paths": np.array(paths, np.int64).reshape(-1, 2 + MESSAGES.stop),
         "shares": np.array([share for _, each in rows for _, share in each.paths], np.float64),
-        "known": np.array(known, np.int64).reshape(-1, 3),
-        "prices": np.array(prices, np.float64),
+        "known": np.array([one[:-1] for one in priced], np.int64).reshape(-1, 4),
+        "prices": np.array([one[-1] for one in priced], np.float64),
         "illegal": np.array(list(certificate.illegal.items()), np.int64).reshape(-1, 2),
     }
 
@@ -180,7 +174,7 @@ def _templates(listed: Sequence[Mapping[str, Any]]) -> list[TemplateName]:
         axis = values.pop("tensor_axis")
         for name, kind in KINDS.items():
             values[name] = kind(values[name])
-        for name in _SEVERAL:
+        for name in ("recompute_values", "kept_layers", "offload_values", "tiled", "runs", "stage_order", "strides"):
             values[name] = tuple(values[name])
         found.append(TemplateName(PlanConfig(**values), bool(axis)))
     return found
@@ -189,34 +183,22 @@ def _templates(listed: Sequence[Mapping[str, Any]]) -> list[TemplateName]:
 def _read(
     pins: Pins, configurations: int, templates: Sequence[TemplateName], arrays: Mapping[str, npt.NDArray[Any]]
 ) -> BoundCertificate:
-    for name, width in (("cuts", 6), ("weights", SIZE), ("paths", 2 + MESSAGES.stop), ("known", 3), ("bounded", 2)):
+    for name, width in (("cuts", 5), ("weights", SIZE), ("paths", 2 + MESSAGES.stop), ("known", 4), ("bounded", 3)):
         if arrays[name].ndim != 2 or arrays[name].shape[1] != width:
             raise CertificateError("an array of another shape", where=f"certificate.arrays: {name}")
     words, at, every = arrays["proofs"], 0, list[TemplateCut]()
-    for (template, bits, shift, least, size, _), units in zip(arrays["cuts"].tolist(), arrays["weights"], strict=True):
+    for (template, bits, shift, least, size), units in zip(arrays["cuts"].tolist(), arrays["weights"], strict=True):
         proof = None if size == NO_PROOF else proof_of(words[at : at + size])
         at += max(size, 0)
         legal = None if least == NOTHING else least
         every.append(TemplateCut(templates[template], Weighing(units, bits, shift), legal, proof))
     if at != words.size:
         raise CertificateError("words after the last proof", got=words.size - at)
-    layers, more = arrays["layers"].tolist()
-    both = [
-        _with_other(cut, other, every, layers + more)
-        for cut, other in zip(every, arrays["cuts"][:, -1].tolist(), strict=True)
-    ]
+    (layers,) = arrays["layers"].tolist()
     illegal = {place: cut for place, cut in arrays["illegal"].tolist()}
-    found = tuple(both[:layers]), tuple(both[layers : layers + more])
-    return BoundCertificate(pins, configurations, *found, dict(_multipliers(arrays)), illegal)
-
-
-def _with_other(cut: TemplateCut, other: int, every: Sequence[TemplateCut], first: int) -> TemplateCut:
-    """A cut with that of the other way, which stands behind all that are of one way or of both."""
-    if other == NO_OTHER:
-        return cut
-    if not first <= other < len(every):
-        raise CertificateError("a cut that is nobody's other way", where="certificate.arrays: cuts", got=other)
-    return dataclasses.replace(cut, other=every[other])
+    return BoundCertificate(
+        pins, configurations, tuple(every[:layers]), tuple(every[layers:]), dict(_multipliers(arrays)), illegal
+    )
 
 
 def _multipliers(arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[tuple[int, Multipliers]]:
@@ -226,14 +208,22 @@ def _multipliers(arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[tuple[int, 
     known = zip(arrays["known"].tolist(), arrays["prices"].tolist(), strict=True)
     by_known = {at: list(some) for at, some in itertools.groupby(known, key=lambda pair: pair[0][0])}
     memory = iter(arrays["memory"].tolist())
-    for place, rows in arrays["bounded"].tolist():
+    for place, rows, ways in arrays["bounded"].tolist():
+        if not 0 < ways <= MOST_WAYS:
+            raise CertificateError("no number of ways", where="certificate.arrays: bounded", got=ways)
         some = by_known.get(place, [])
         yield (
             place,
             Multipliers(
                 tuple((Path(tuple(times), bool(exact)), share) for (_, exact, *times), share in by_path.get(place, [])),
                 tuple(itertools.islice(memory, rows)),
-                tuple((at, price) for (_, is_cut, at), price in some if not is_cut),
-                tuple((at, price) for (_, is_cut, at), price in some if is_cut),
+                tuple(_priced([(key, price) for key, price in some if key[1] == way]) for way in range(ways)),
             ),
         )
+
+
+def _priced(known: Sequence[tuple[Sequence[int], float]]) -> PricedForms:
+    forms, cuts = (
+        tuple((at, price) for (_, _, is_cut, at), price in known if bool(is_cut) is of) for of in (False, True)
+    )
+    return PricedForms(forms, cuts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from strategy.bounds.chunk_states import fullest_counts
 from strategy.bounds.inequality import Inequality
-from strategy.bounds.kept_layers import everything_kept, may_keep_layers
+from strategy.bounds.kept_layers import may_keep_layers
 from strategy.bounds.least_dispatch import least_dispatch_ns
 from strategy.bounds.least_exchange import (
     LeastAdding,
@@ -73,11 +73,11 @@ class ClosedForms:
 
     def timed(self, config: PlanConfig) -> PlanConfig:
         """The one whose work a configuration takes no less than: where layers may keep all, nothing is done again."""
-        return everything_kept(config) if self.may_keep else config
+        return config.keeping_everything if self.may_keep else config
 
     def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
-        """What a layer leaves at least, however it is treated."""
-        again, kept = (self.work.bytes_of_layer(one) for one in (config, self.timed(config)))
+        """What a layer leaves at least, whether it computes again or keeps all."""
+        again, kept = (self.work.bytes_of_layer(one) for one in (config, config.keeping_everything))
         fields = ("held", "used", "sums", "saved")
         return LeastBytes(*(min(getattr(again, name), getattr(kept, name)) for name in fields))
 
@@ -93,14 +93,15 @@ class ClosedForms:
         slowed = Overlap.of(self.request.cost.cluster).slowed_ticks
         known: dict[object, tuple[int, int]] = {}
         beside_ns, following_ns = list[int](), list[int]()
-        for config in configs:
+        timed = [self.timed(config) for config in configs]
+        again_ns = [self.again_at_least_ns(config) for config in configs]
+        for config, more_ns in zip(timed, again_ns, strict=True):
             key = _of_layers(config)
             if key not in known:
                 known[key] = self.exchange_ns(config) if exchanges else 0, self.following_ns(config)
             exchange_ns, layers_ns = known[key]
             beside_ns.append(config.num_micro_batches * exchange_ns // config.pp)
-            following_ns.append(layers_ns + self.again_at_least_ns(config) + slowed * exchange_ns // TICKS)
-        timed = [self.timed(config) for config in configs]
+            following_ns.append(layers_ns + more_ns + slowed * exchange_ns // TICKS)
         return list(map(max, least_steps_ns(self.work, timed, following_ns), beside_ns))
 
     def least_bytes(self, config: PlanConfig, least: LeastBytes | None = None) -> float:
@@ -122,7 +123,7 @@ class ClosedForms:
 
         That is the work, and what is exchanged with experts; or what a template has told.
         """
-        alone, config = plain(config), self.timed(config)
+        alone = plain(config)
         once_s, once_ns = self.work.seconds(alone).following_s, self.dispatch_ns(alone)
         least_ns = max(self.layers_ns.get(on_axes(config), 0), int(once_s * 1e9) + once_ns)
         return least_ns + self.again_ns(alone, config)
@@ -138,7 +139,7 @@ class ClosedForms:
         The first layer does, and of those behind it on the stage the share that all stages have.
         """
         kept = self.timed(config)
-        if kept is config or kept.recompute is config.recompute:
+        if kept.recompute is config.recompute:
             return 0
         layers, laps, limit = self.request.model.layers, config.virtual_stages, self.request.memory_limit_bytes
         run = layers // (config.pp * laps)
@@ -164,28 +165,28 @@ class ClosedForms:
 
     def exchange_ns(self, config: PlanConfig) -> int:
         """What goes on beside all layers at least, in a micro-batch."""
-        config = self.timed(config)
         key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute
         if key not in self._exchange_ns:
             self._exchange_ns[key] = self.request.model.layers * least_exchange_ns(self.work, config)
         return self._exchange_ns[key]
 
-    def least(self, config: PlanConfig) -> FloatArray:
-        """(SIZE,): of every coordinate alone."""
-        held, timed = self.bytes_of_layer(config), self.timed(config)
-        least = least_times(self.work.seconds(timed), self.request.model.layers)
+    def least(self, way: PlanConfig) -> FloatArray:
+        """(SIZE,): of every coordinate alone, for one way to treat the layers between."""
+        config, held = _treated_alike(way), self.bytes_of_layer(way)
+        least = least_times(self.work.seconds(config), self.request.model.layers)
         least[OF_STEP] = 0.0  # either ahead of the first micro-batch or behind the last: `inequalities`
-        least[MESSAGES] = least_message_ns(self.work, timed)
+        least[MESSAGES] = least_message_ns(self.work, config)
         least[HELD], least[SUMS] = held.held, held.sums if config.num_micro_batches > 1 else 0.0
         return least
 
-    def inequalities(self, config: PlanConfig) -> list[Inequality]:
-        """Of several coordinates together."""
-        layers, work, least = self.request.model.layers, self.work.seconds(self.timed(config)), self.least(config)
+    def inequalities(self, way: PlanConfig) -> list[Inequality]:
+        """Of several coordinates together, for one way to treat the layers between."""
+        config = _treated_alike(way)
+        layers, work, least = self.request.model.layers, self.work.seconds(config), self.least(way)
         exchange_ns, adding = self.gradients(config)
         all_ns = self.following_ns(config) + (work.micro_batch_s - work.following_s) * 1e9
         found = [
-            *_of_saved(self.bytes_of_layer(config)),
+            *_of_saved(self.bytes_of_layer(way).saved, self.work.bytes_of_layer(config).saved),
             *_of_step(least_times(work, layers)[OF_STEP][PARTS:]),
             *_of_exchange(exchange_ns, config.num_micro_batches),
             *_of_adding(least, adding),
@@ -197,28 +198,11 @@ class ClosedForms:
         if adding is not None:
             weights = all_of_micro_batch(layers) + adding.overlapped_per_ns * all_overlapped_in_micro_batch(layers)
             found.append(Inequality(weights, all_ns + layers * adding.ns))
-        return [*found, *self._of_again(config, all_ns)]
-
-    def _of_again(self, config: PlanConfig, all_ns: float) -> list[Inequality]:
-        """Of layers between: what they save less takes time again.
-
-        Args:
-            config: of the two ways to treat them.
-            all_ns: what a micro-batch takes at least where they keep all.
-        """
-        kept, layers = self.timed(config), self.request.model.layers
-        again_ns = self.again_ns(kept, config) * (layers - 2) / layers
-        again, all_saved = self.work.bytes_of_layer(config).saved, self.work.bytes_of_layer(kept).saved
-        if again_ns <= 0.0 or all_saved <= again:
-            return []
-        weights, ns_per_byte = all_of_micro_batch(layers), again_ns / (all_saved - again)
-        weights[[SAVED.start + MIDDLE, WAITING.start + MIDDLE]] = ns_per_byte
-        least_ns = all_ns + min(again_ns + ns_per_byte * again, ns_per_byte * all_saved)
-        return [Inequality(weights, least_ns * (1 - NEGLIGIBLE))]
+        return found
 
     def gradients(self, config: PlanConfig) -> tuple[int, LeastAdding | None]:
         """What it takes to exchange and to add up a layer's gradients, at least."""
-        config, often = self.timed(config), min(config.num_micro_batches, FEW)
+        often = min(config.num_micro_batches, FEW)
         key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute, often
         if key not in self._gradients:
             like = replace(config, num_micro_batches=often)
@@ -228,10 +212,11 @@ class ClosedForms:
             )
         return self._gradients[key]
 
-    def beside(self, config: PlanConfig) -> FloatArray:
-        """(SIZE,): what a configuration takes at least beside what follows samples."""
-        beside = least_times(self.work.seconds(self.timed(config)), self.request.model.layers, free=True)
-        least = self.bytes_of_layer(config)
+    def beside(self, way: PlanConfig) -> FloatArray:
+        """(SIZE,): what a way takes at least beside what follows samples."""
+        config = _treated_alike(way)
+        beside = least_times(self.work.seconds(config), self.request.model.layers, free=True)
+        least = self.work.bytes_of_layer(config)
         beside[HELD] = least.held - least.used
         return beside
 
@@ -293,12 +278,18 @@ def _of_layers(config: PlanConfig) -> object:
     return *degrees, config.micro_batch, config.recompute, config.zero_stage, config.zero_group
 
 
-def _of_saved(held: LeastBytes) -> list[Inequality]:
+def _treated_alike(way: PlanConfig) -> PlanConfig:
+    """The configuration of which every layer is treated as those between are."""
+    return way.keeping_everything if way.kept_layers else way
+
+
+def _of_saved(ends: float, between: float) -> list[Inequality]:
+    """Of what the first and the last layer save at least, and one between."""
     found = []
-    for part in range(PARTS if held.saved else 0):
+    for part, saved in ((FIRST, ends), (MIDDLE, between), (LAST, ends)):
         weights = np.zeros(SIZE)
         weights[[SAVED.start + part, WAITING.start + part]] = 1.0
-        found.append(Inequality(weights, held.saved))
+        found += [Inequality(weights, saved)] * (saved > 0.0)
     return found
 
 

@@ -18,9 +18,10 @@ import numpy as np
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import BYTES, MESSAGES, MICRO, MICRO_OVERLAPPED, PARTS, SIZE, TIMES, FloatArray
+from strategy.bounds.point import BYTES, MESSAGES, MICRO, MICRO_OVERLAPPED, MOVED, PARTS, SIZE, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
 from strategy.layout.step_times import TICKS, Overlap
+from strategy.space.short_model import MIDDLE
 
 PRICE_BITS, ROW_BITS, TICK_BITS = 80, 40, TICKS.bit_length() - 1
 """Whole numbers are in units of 2^-bits."""
@@ -48,14 +49,30 @@ class Multipliers:
     Attributes:
         paths: with their shares.
         memory: prices of the rows of memory, in nanoseconds per byte.
-        forms: place among the configuration's closed forms, with its price.
-        cuts: place among cuts of templates, with its price.
+        known: of each way to treat the layers between, what is known of it. By the same paths and prices of memory, a
+            mix of ways takes no less than one of them.
     """
 
     paths: tuple[tuple[Path, float], ...]
     memory: tuple[float, ...]
+    known: tuple[PricedForms, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PricedForms:
+    """Inequalities with prices.
+
+    Attributes:
+        forms: place among closed forms, with its price.
+        cuts: place among cuts of templates, with its price.
+    """
+
     forms: tuple[tuple[int, float], ...]
     cuts: tuple[tuple[int, float], ...]
+
+
+Bounded = tuple[FloatArray, Sequence[tuple[Inequality, float]]]
+"""Of a way: (SIZE,) the least of every coordinate alone, and inequalities that hold for it, with their prices."""
 
 
 def proved_ns(
@@ -63,8 +80,7 @@ def proved_ns(
     config: PlanConfig,
     layers: int,
     limit_bytes: int,
-    least: FloatArray,
-    known: Sequence[tuple[Inequality, float]],
+    ways: Sequence[Bounded],
     overlap: Overlap,
     bound_ns: int,
 ) -> int:
@@ -75,8 +91,7 @@ def proved_ns(
         config: whose step.
         layers: of the model.
         limit_bytes: of a device's memory.
-        least: (SIZE,) of every coordinate alone.
-        known: inequalities that hold for it, with their prices.
+        ways: what is known of each way to treat the layers between.
         overlap: how communication runs beside computation.
         bound_ns: the bound in question.
     """
@@ -93,6 +108,25 @@ def proved_ns(
         total -= units * limit_bytes << ROW_BITS
         for at in np.flatnonzero(row).tolist() if units else ():
             rates[at] += units * (int(row[at]) << ROW_BITS)
+    most = np.full(SIZE, float(MOST_NS))
+    most[TIMES] = _most_ns(config, layers, bound_ns)
+    most[MESSAGES] = _most_of_messages_ns(config, layers, bound_ns, overlap)
+    # Where the memory limit is kept, nothing holds more than that, as often as a row counts it.
+    most[BYTES] = np.minimum(limit_bytes // np.maximum(rows.max(0)[BYTES], 1) + 1, MOST_BYTES)
+    most[BYTES][rows.max(0)[BYTES] == 0] = MOST_BYTES
+    if len(ways) > 1:  # one layer of a way may be on a stage where there are several of both
+        often = parts_at(config, layers).sum(1).max(0)[MIDDLE]
+        most[: MESSAGES.start].reshape(-1, PARTS)[:, MIDDLE] *= often
+        most[BYTES.start : MOVED.start].reshape(-1, PARTS)[:, MIDDLE] *= often
+    one = 1 << PRICE_BITS
+    least = total + min(_least_of_way(rates, way, most) for way in ways)
+    return least * one // max(shares, one) >> (PRICE_BITS + ROW_BITS)
+
+
+def _least_of_way(rates: Sequence[int], way: Bounded, most: FloatArray) -> int:
+    """What a way counts at least by rates, of each coordinate a whole number, between its least and the most."""
+    least, known = way
+    rates, total = list(rates), 0
     for inequality, price in known:
         units = _units(price)
         weights, value = inequality.with_bits(ROW_BITS)
@@ -100,15 +134,9 @@ def proved_ns(
         for at, weight in enumerate(weights):
             rates[at] -= units * weight
     lowest = [int(one) for one in np.floor(least)]
-    most = np.full(SIZE, float(MOST_NS))
-    most[TIMES] = _most_ns(config, layers, bound_ns)
-    most[MESSAGES] = _most_of_messages_ns(config, layers, bound_ns, overlap)
-    # Where the memory limit is kept, nothing holds more than that, as often as a row counts it.
-    most[BYTES] = np.minimum(limit_bytes // np.maximum(rows.max(0)[BYTES], 1) + 1, MOST_BYTES)
-    most[BYTES][rows.max(0)[BYTES] == 0] = MOST_BYTES
-    total += sum(rate * (low if rate >= 0 else int(high)) for rate, low, high in zip(rates, lowest, most, strict=True))
-    one = 1 << PRICE_BITS
-    return total * one // max(shares, one) >> (PRICE_BITS + ROW_BITS)
+    return total + sum(
+        rate * (low if rate >= 0 else int(high)) for rate, low, high in zip(rates, lowest, most, strict=True)
+    )
 
 
 def _most_ns(config: PlanConfig, layers: int, bound_ns: int) -> FloatArray:

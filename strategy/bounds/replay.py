@@ -13,13 +13,15 @@ import numpy as np
 
 from strategy.base.budget import UNLIMITED
 from strategy.base.errors import CertificateError, InfeasibleError
-from strategy.bounds.certificate import BoundCertificate, all_cuts
+from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, on_axes, plain
+from strategy.bounds.inequality import Inequality
+from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows
-from strategy.bounds.multipliers import MOST_NS, Multipliers, proved_ns
+from strategy.bounds.multipliers import MOST_NS, Multipliers, PricedForms, proved_ns
 from strategy.bounds.quick_bound import least_work
-from strategy.bounds.template_cut import TemplateCut, ways_of
+from strategy.bounds.template_cut import TemplateCut
 from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings
@@ -73,14 +75,13 @@ def replay(request: Request, certificate: BoundCertificate, bound_ns: int, confi
         raise CertificateError("another space", got=got, expected=expected)
     if config.in_space not in configs:
         raise CertificateError("the plan's configuration is not in the space", got=str(config))
-    forms, every = ClosedForms(request, least_work(request)), all_cuts(certificate)
-    known = {*configs, *map(plain, configs)}
-    for at, cut in enumerate((*certificate.layers, *certificate.cuts)):
+    forms, every = ClosedForms(request, least_work(request)), (*certificate.layers, *certificate.cuts)
+    known = {way for config in configs for way in (plain(config), *ways_of(request, config))}
+    for at, cut in enumerate(every):
         if cut.template.config not in known:
             raise CertificateError("a template of no configuration of the space", where=f"certificate, cut {at}")
         if not cut.weighing.is_in_range:
             raise CertificateError("weights that nothing has", where=f"certificate, cut {at}")
-        _check_ways(request, cut, f"certificate, cut {at}")
     if any(cut.template.tensor_axis for cut in every) and not request.cost.is_faster_inside():
         raise CertificateError("templates without data axis where links inside of nodes are not the faster ones")
     by_work = unsettled(forms, configs, range(len(configs)), bound_ns, layers=False)
@@ -114,15 +115,6 @@ def unsettled(
     return low if layers else [place for place in low if all(forms.fitting([configs[place]]))]
 
 
-def _check_ways(request: Request, cut: TemplateCut, where: str) -> None:
-    """Whether a cut says something of every way to treat the layers of its configuration."""
-    ways = ways_of(request, cut.template)
-    if tuple(one.template for one in (cut, cut.other) if one is not None) != ways:
-        raise CertificateError("not of every way to treat layers", where=where, expected=f"{len(ways)} templates")
-    if cut.other is not None and not cut.weighing.is_like(cut.other.weighing):
-        raise CertificateError("ways that are weighed in two ways", where=where)
-
-
 @dataclass(slots=True)
 class _Templates:
     """Templates of a request, each built where it is asked for."""
@@ -146,7 +138,7 @@ class _Templates:
         if not linear.is_exact(cut.weighing):
             raise CertificateError("weights under which sums are not exact", where=where)
         try:
-            prove(linear.at(cut.weighing), cut.proof, cut.own_least)
+            prove(linear.at(cut.weighing), cut.proof, cut.least)
         except CertificateError as error:
             raise CertificateError(str(error), where=where) from None
 
@@ -180,7 +172,8 @@ def _check_configuration(
 ) -> None:
     where = f"configuration {place} ({config})"
     if place in certificate.illegal:
-        cut = _cut(certificate.cuts, certificate.illegal[place], config, where)
+        # What keeps more is laid out like what computes that again: nothing is legal in one way alone.
+        cut = _cut(certificate.cuts, certificate.illegal[place], ways_of(forms.request, config), where)
         if cut.least is not None:
             raise CertificateError("said to have no legal layout, which does not follow", where=where)
         return
@@ -204,26 +197,41 @@ def proved_of(
     Raises:
         CertificateError: they speak of what does not bound it.
     """
-    known, layers = forms.inequalities(config), forms.request.model.layers
+    ways, layers = ways_of(forms.request, config), forms.request.model.layers
     if not all(0 <= ns <= MOST_NS for path, _ in multipliers.paths for ns in path.times_ns):
         raise CertificateError("a path of no point", where=where, expected=f"times of 0 to {MOST_NS} ns")
     if len(multipliers.memory) != len(memory_rows(config, layers)):
         raise CertificateError("prices of other rows of memory", where=where, got=len(multipliers.memory))
-    priced = []
-    for at, price in multipliers.forms:
-        if not 0 <= at < len(known):
+    if len(multipliers.known) != len(ways):
+        got, expected = f"{len(multipliers.known)} ways to treat layers", f"{len(ways)}"
+        raise CertificateError("not of every way", where=where, got=got, expected=expected)
+    bounded = [
+        (forms.least(way), _priced(forms, known, cuts, way, where))
+        for way, known in zip(ways, multipliers.known, strict=True)
+    ]
+    limit_bytes, overlap = forms.request.memory_limit_bytes, Overlap.of(forms.request.cost.cluster)
+    return proved_ns(multipliers, config, layers, limit_bytes, bounded, overlap, bound_ns)
+
+
+def _priced(
+    forms: ClosedForms, known: PricedForms, cuts: Sequence[TemplateCut], way: PlanConfig, where: str
+) -> list[tuple[Inequality, float]]:
+    """What is known of a way, with its prices."""
+    closed, priced = forms.inequalities(way), []
+    for at, price in known.forms:
+        if not 0 <= at < len(closed):
             raise CertificateError("no such closed form", where=where, got=at)
-        priced.append((known[at], price))
-    for at, price in multipliers.cuts:
-        cut = _cut(cuts, at, config, where)
+        priced.append((closed[at], price))
+    for at, price in known.cuts:
+        cut = _cut(cuts, at, (way,), where)
         if cut.least is None:
             raise CertificateError("a cut without a least cost", where=where, got=at)
-        priced.append((cut.said_of(config, forms), price))
-    limit_bytes, overlap = forms.request.memory_limit_bytes, Overlap.of(forms.request.cost.cluster)
-    return proved_ns(multipliers, config, layers, limit_bytes, forms.least(config), priced, overlap, bound_ns)
+        priced.append((cut.said_of(way, forms), price))
+    return priced
 
 
-def _cut(cuts: Sequence[TemplateCut], at: int, config: PlanConfig, where: str) -> TemplateCut:
-    if not 0 <= at < len(cuts) or not cuts[at].bounds(config):
+def _cut(cuts: Sequence[TemplateCut], at: int, ways: Sequence[PlanConfig], where: str) -> TemplateCut:
+    """A cut that bounds one of the ways."""
+    if not 0 <= at < len(cuts) or not any(cuts[at].bounds(way) for way in ways):
         raise CertificateError("a cut that does not bound it", where=where, got=at)
     return cuts[at]

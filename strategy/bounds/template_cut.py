@@ -16,7 +16,6 @@ import numpy as np
 
 from strategy.bounds.closed_forms import ClosedForms, on_axes
 from strategy.bounds.inequality import Inequality
-from strategy.bounds.kept_layers import may_keep_layers
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
@@ -35,8 +34,6 @@ from strategy.bounds.point import (
 from strategy.ilp.certificate.proof import Proof
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.space.problem_builder import Weighing
-from strategy.space.request import Request
-from strategy.space.short_model import MIDDLE
 
 HELD_OR_AHEAD = slice(HELD.start, AHEAD.stop)
 """What is held of parameters."""
@@ -66,22 +63,14 @@ class TemplateCut:
     Attributes:
         template: whose.
         weighing: what its coordinates weigh.
-        own_least: of the problem so weighed, in its own whole units; None where no choice is legal.
+        least: of the problem so weighed, in its own whole units; None where no choice is legal.
         proof: of that, None where not even signatures are left.
-        other: the same of the layers between that keep what others compute again, where a choice may mix both.
     """
 
     template: TemplateName
     weighing: Weighing
-    own_least: int | None
+    least: int | None
     proof: Proof | None
-    other: TemplateCut | None = None
-
-    @property
-    def least(self) -> int | None:
-        """Of both ways and their mixes; None where no choice is legal."""
-        found = [one.own_least for one in (self, self.other) if one is not None and one.own_least is not None]
-        return min(found, default=None)
 
     @property
     def inequality(self) -> Inequality:
@@ -109,9 +98,8 @@ class TemplateCut:
         """Whether what it says holds for a configuration."""
         ours, weights = self.template.config, self.weighing.weights
         if self.template.tensor_axis:
-            return of_tensor_axis(ours) == of_tensor_axis(config) and not (
-                config.zero_stage == 3 and weights[HELD_OR_AHEAD].any()
-            )
+            alike = of_tensor_axis(config.keeping_everything) if self._is_of_work else of_tensor_axis(config)
+            return of_tensor_axis(ours) == alike and not (config.zero_stage == 3 and weights[HELD_OR_AHEAD].any())
         if self.template.key == TemplateName(config, tensor_axis=False).key:
             return True
         if not self._is_of_work or (config.zero_stage == 3 and weights[HELD_OR_AHEAD].any()):
@@ -131,7 +119,7 @@ class TemplateCut:
         if not self.template.tensor_axis:
             return found
         more, weights = float(found.weights @ forms.beside(config)), found.weights.copy()
-        _, adding = forms.gradients(config)
+        _, adding = forms.gradients(config.keeping_everything if config.kept_layers else config)
         if adding is not None:
             least = found.weights[MICRO].reshape(-1, PARTS).min(0)
             more += float(least.sum()) * adding.ns
@@ -158,7 +146,8 @@ def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
     """What a configuration has in common with those whose templates may bound it, each once."""
     own = TemplateName(config, tensor_axis=False).key
     plain = () if config.zero_group else (of_work(replace(config, zero_stage=0)),)
-    return tuple(dict.fromkeys((of_tensor_axis(config), own, of_work(config), *plain)))
+    axes = of_tensor_axis(config), of_tensor_axis(config.keeping_everything)
+    return tuple(dict.fromkeys((*axes, own, of_work(config), *plain)))
 
 
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
@@ -182,15 +171,3 @@ def _gathers_first(weights: FloatArray) -> bool:
         for name in ("forward_ns", "before_ns", "forward_overlapped_ns", "before_overlapped_ns")
     )
     return bool((forward >= before).all() and (gathers >= first).all())
-
-
-def ways_of(request: Request, name: TemplateName) -> tuple[TemplateName, ...]:
-    """The templates of the ways that a configuration stands for; that in which the layers between keep all is last."""
-    if name.config.recompute is Recompute.NONE or not may_keep_layers(request):
-        return (name,)
-    return name, keeping_between(name)
-
-
-def keeping_between(name: TemplateName) -> TemplateName:
-    """The template in which the layers between keep all."""
-    return replace(name, config=replace(name.config, kept_layers=(MIDDLE,)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from strategy.base.errors import InputError
 from strategy.layout.schedule import Schedule
@@ -35,6 +36,14 @@ class Recompute(StrEnum):
     """What lies inside of attention (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
     FULL = "full"
     """All but the inputs of every layer."""
+
+
+class KeptLayers(StrEnum):
+    """Which layers may keep what a configuration computes again; the first and the last do not."""
+
+    NONE = "none"
+    ANY = "any"
+    """Any share of those between, the same on every stage."""
 
 
 class Offload(StrEnum):
@@ -185,11 +194,20 @@ class PlanConfig:
 
     def in_form(self, schedule: Schedule, virtual_stages: int, runs: tuple[int, ...]) -> PlanConfig:
         """This under another schedule, for which `schedule_problem` finds no problem: a search lists very many."""
+        return self._unchecked(schedule=schedule, virtual_stages=virtual_stages, runs=runs)
+
+    @property
+    def keeping_everything(self) -> PlanConfig:
+        """This with nothing computed again in any layer, for a search asks it of very many."""
+        if self.recompute is Recompute.NONE:
+            return self
+        return self._unchecked(recompute=Recompute.NONE, kept_layers=())
+
+    def _unchecked(self, **changes: Any) -> PlanConfig:
+        """This with changes that leave it possible."""
         found = object.__new__(PlanConfig)
         for name in self.__slots__:
-            object.__setattr__(found, name, getattr(self, name))
-        for name, value in (("schedule", schedule), ("virtual_stages", virtual_stages), ("runs", runs)):
-            object.__setattr__(found, name, value)
+            object.__setattr__(found, name, changes.get(name, getattr(self, name)))
         return found
 
     def _check_group(self) -> None:

@@ -49,6 +49,8 @@ from strategy.space.trainer_space import TargetTrainer
 
 FORMAT = 4
 UNLIMITED = "inf"
+NOT_SAID = ("runs", "stage_order", "strides", "kept_layers")
+"""Lists of a configuration that a file leaves out where they hold nothing."""
 """`max_norm` where nothing is clipped."""
 INPUTS = ("model", "training", "cluster", "calibration")
 
@@ -228,8 +230,8 @@ def _training_document(training: Training) -> dict[str, Any]:
 
 
 def config_document(config: PlanConfig) -> dict[str, Any]:
-    """A configuration as JSON values; runs, orders, groups of ZeRO and the exchange only where they say something."""
-    found = _without_empty(dataclasses.asdict(config), "runs", "stage_order", "strides", "zero_group", "bucket_bytes")
+    """A configuration as JSON values; some only where they say something."""
+    found = _without_empty(dataclasses.asdict(config), *NOT_SAID, "zero_group", "bucket_bytes")
     if not config.bucket_bytes:
         del found["exchange_streams"]
     return found
@@ -327,7 +329,7 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
     unsaid = {
-        **{name: [] for name in ("runs", "stage_order", "strides", "kept_layers")},
+        **{name: [] for name in NOT_SAID},
         **{"zero_group": 0, "bucket_bytes": 0, "exchange_streams": 1},
     }
     config = {**unsaid, **reader.mapping(found["config"], "config")}

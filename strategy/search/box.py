@@ -35,8 +35,9 @@ class Box:
         within: the linear program's cuts, from level 2 on.
         prices: the dual prices of the last bound of each.
         solved: configuration -> how many cuts there were when it was last bounded, and whether by all paths.
-        seen: by what they have in common, how many cuts of templates it has looked at.
-        points: that its own answers were found at.
+        seen: by a way to treat the layers between, and what boxes have in common, how many cuts of templates it has
+            looked at.
+        points: by template, what its own answers were found at.
         layouts: that these answers are.
         stalled: how many of the latest cuts have gained nothing.
         is_proposed: whether there are proposals from it.
@@ -58,8 +59,8 @@ class Box:
     within: OuterApproximation | None = None
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
     solved: dict[PlanConfig, tuple[int, bool]] = field(default_factory=dict)
-    seen: dict[object, int] = field(default_factory=dict)
-    points: list[FloatArray] = field(default_factory=list)
+    seen: dict[tuple[int, object], int] = field(default_factory=dict)
+    points: dict[object, list[FloatArray]] = field(default_factory=dict)
     layouts: list[Proposed] = field(default_factory=list)
     stalled: int = 0
     is_proposed: bool = False
@@ -92,7 +93,7 @@ class Box:
     @property
     def is_solved(self) -> bool:
         """Whether the least bound is by all cuts that there are and, from level 3 on, by all paths."""
-        return self.within is not None and self.solved.get(self.config) == (len(self.within.cuts), self.level >= 3)
+        return self.within is not None and self.solved.get(self.config) == (self.within.count, self.level >= 3)
 
     def weigh(self, least_ns: float, fitting_ns: float, held: float, settled: float) -> bool:
         """Weigh bytes otherwise after a proposal; says whether nothing better is expected of that.
@@ -140,7 +141,7 @@ class Box:
                 return
             config = self.config
             bound = within.bound(config, exact=self.level >= 3)
-            self.solved[config] = len(within.cuts), self.level >= 3
+            self.solved[config] = within.count, self.level >= 3
             i = self.configs.index(config)
             gave_up = bound.step_ns is not None and bound.prices is None  # now and then the solver does
             if not gave_up or config not in self.prices:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from strategy.bounds.certificate import BoundCertificate, pinned
 from strategy.bounds.closed_forms import on_axes
-from strategy.bounds.multipliers import Multipliers
+from strategy.bounds.multipliers import Multipliers, PricedForms
 from strategy.bounds.replay import proved_of, unsettled
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
@@ -52,7 +52,7 @@ def certified(
             (proved,) = (min(proved, one) for one in forms.first_bounds_ns([config]))
             continue
         found[place] = config, prices
-        used |= {why: None for why, _ in prices.known if isinstance(why, TemplateCut)}
+        used |= {why: None for why in prices.reasons if isinstance(why, TemplateCut)}
     every = sorted(used, key=lambda cut: repr(cut.template.key))
     at = {cut: i for i, cut in enumerate(every)}
     multipliers = {place: _numbered(prices, at) for place, (_, prices) in found.items()}
@@ -70,6 +70,10 @@ def _is_settled(box: Box, config: PlanConfig, bound_ns: int) -> bool:
 
 def _numbered(prices: DualPrices, at: Mapping[TemplateCut, int]) -> Multipliers:
     """DualPrices, cuts by their places."""
-    forms = tuple((why, price) for why, price in prices.known if isinstance(why, int))
-    cuts = tuple((at[why], price) for why, price in prices.known if isinstance(why, TemplateCut))
-    return Multipliers(prices.paths, prices.memory, forms, cuts)
+    known = []
+    for of_way in prices.known:
+        forms = tuple((why, price) for why, price in of_way if isinstance(why, int))
+        known.append(
+            PricedForms(forms, tuple((at[why], price) for why, price in of_way if isinstance(why, TemplateCut)))
+        )
+    return Multipliers(prices.paths, prices.memory, tuple(known))

@@ -64,10 +64,10 @@ def _light_proposals(
     light = sorted((min(group.configs, key=forms.least_bytes) for group in groups), key=forms.least_bytes)
     for config in light[:LOOKED_AT]:
         answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, UNLIMITED))
-        for proposed in (one.proposed for one in answer.found if one.proposed is not None):
-            overlap, between_ns = Overlap.of(request.cost.cluster), between_places(proposed.messages, config)
-            found = pipelined(proposed.parts, config, layers, between_ns, overlap)
-            yield LayoutProposal(found, proposed.signatures, proposed.deep_ops, proposed.keeps)
+        if answer.proposed is not None:
+            overlap, between_ns = Overlap.of(request.cost.cluster), between_places(answer.proposed.messages, config)
+            found = pipelined(answer.proposed.parts, config, layers, between_ns, overlap)
+            yield LayoutProposal(found, answer.proposed.signatures, answer.proposed.deep_ops)
 
 
 def _byte_weights(config: PlanConfig, layers: int) -> FloatArray:

@@ -53,7 +53,7 @@ from strategy.search.search_result import Watch
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import messages_ns
-from strategy.search.template.template_solve import solve_template, weighing_of
+from strategy.search.template.template_solve import solve_template
 from strategy.search.template.uneven_runs import UnevenPipeline
 from strategy.space.axis_orders import placements_of
 from strategy.space.request import Request
@@ -140,7 +140,7 @@ class MixedRefinement:
         name = TemplateName(config, tensor_axis=False)
         try:
             template = LayerTemplate.named(name, self.request, self.short, self.budget, self.boxings)
-            found = solve_template(name, template, weighing_of([template], self._weights(box)), self.budget)
+            found = solve_template(name, template, self._weights(box), self.budget)
         except InfeasibleError:
             box.close()
             return

@@ -28,7 +28,7 @@ from strategy.sbp.tensor import Rate
 from strategy.search.box import Box
 from strategy.search.mixed_proposals import mixed_proposal
 from strategy.search.search_state import LayoutProposal, SearchState
-from strategy.search.template.answers import Found, Proposed
+from strategy.search.template.answers import Proposed
 from strategy.search.template.likely_memory import likely_rows
 from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import between_places, pipelined
@@ -136,17 +136,19 @@ class Prospects:
         weights[MOVED] = np.maximum(weights[MOVED], byte)
         return weights
 
-    def propose(self, box: Box, answers: Sequence[Found]) -> None:
-        """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
+    def propose(self, box: Box, answer: Proposed, point: FloatArray, kept: Proposed | None = None) -> None:
+        """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them.
+
+        `kept`: the same with all kept in the layers between.
+        """
         request, best_ns, within = self.request, self.best_ns, box.within
         overlap, least_ns, fitting_ns, lightest = Overlap.of(request.cost.cluster), math.inf, math.inf, math.inf
-        for one, answer in itertools.product(box.configs, answers):
-            proposed, point = answer.proposed, answer.point
-            if proposed is None or within is None or within.step_ns(one, point) >= best_ns:
+        for one in box.configs:
+            if within is None or within.step_ns(one, point) >= best_ns:
                 continue
-            between_ns = between_places(proposed.messages, one)
-            found = pipelined(proposed.parts, one, request.model.layers, between_ns, overlap)
-            proposal = LayoutProposal(found, proposed.signatures, proposed.deep_ops, proposed.keeps)
+            between_ns = between_places(answer.messages, one)
+            found = pipelined(answer.parts, one, request.model.layers, between_ns, overlap)
+            proposal = LayoutProposal(found, answer.signatures, answer.deep_ops, answer.keeps)
             self.known.proposals.append(proposal)
             least_ns = min(least_ns, found.step_ns)
             if self.known.fits(request, proposal):
@@ -156,10 +158,10 @@ class Prospects:
             counted = float((likely_rows(one, request.model.layers) @ point).max())
             box.crowding[one.schedule] = max(0.0, held - counted)
             self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
-        for proposed in (answer.proposed for answer in answers if answer.proposed is not None):
+        for way in (answer,) if kept is None else (answer, kept):
             for other in box.layouts:
-                fitting_ns = min(fitting_ns, self._propose_mixed(box, proposed, other))
-            box.layouts.append(proposed)
+                fitting_ns = min(fitting_ns, self._propose_mixed(box, way, other))
+            box.layouts.append(way)
         box.tries += 1
         is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
         if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
@@ -221,7 +223,7 @@ class Prospects:
         state: object = too_many, box.bound_ns
         if box.within is not None:
             by_schedule = {config.schedule: config for config in box.configs}
-            state = state, len(box.within.cuts), tuple(self._crowding(box, one) for one in by_schedule.values())
+            state = state, box.within.count, tuple(self._crowding(box, one) for one in by_schedule.values())
         if box.promise[0] != state:
             if not math.isfinite(box.bound_ns):
                 guess_ns = math.inf
@@ -256,7 +258,9 @@ class Prospects:
             computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         hides = Overlap.of(cluster).allowed
-        exchange_ns = self.forms.exchange_ns(config) if box.counts_exchanges else self._exchange_ns(config)
+        exchange_ns = (
+            self.forms.exchange_ns(self.forms.timed(config)) if box.counts_exchanges else self._exchange_ns(config)
+        )
         exchanged_ns = exchange_ns * config.num_micro_batches / config.pp
         least_ns = max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns
         return max(crowded * least_ns, box.bound_ns)

@@ -15,7 +15,7 @@ bound of the answer is the least of all boxes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -27,6 +27,7 @@ from strategy.base.interruption import put_off
 from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import all_of_micro_batch, is_shared, plain
 from strategy.bounds.configurations import MeshGroup
+from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
     ADDED,
@@ -45,7 +46,7 @@ from strategy.bounds.point import (
     WAITING,
     FloatArray,
 )
-from strategy.bounds.template_cut import of_tensor_axis, on_tensor_axis, restricted
+from strategy.bounds.template_cut import TemplateName, of_tensor_axis, on_tensor_axis, restricted
 from strategy.layout.config import PlanConfig
 from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box
@@ -307,7 +308,8 @@ class Refinement:
                     return self._ask(config, weights + self._a_little(box, weights), tensor_axis=True, of_bytes=True)
                 weights = self._worth_asking(box, self.cuts.known_points(box), WORTH_SHARING * most_ns)
                 if weights is not None:
-                    return self._ask(config, restricted(weights, on_tensor_axis(config)), tensor_axis=True)
+                    way = self._way(box, self.cuts.points, tensor_axis=True)
+                    return self._ask(way, restricted(weights, on_tensor_axis(config)), tensor_axis=True)
                 box.level = 3
                 continue
             if promises and not box.is_proposed:
@@ -315,11 +317,13 @@ class Refinement:
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
             if box.level < EXHAUSTED:
                 nearer = box.stalled == 0
-                weights = self._worth_asking(box, box.points, RISE * most_ns, nearer=nearer)
+                points = [box.points.get(one.key, []) for one in self._templates(box, tensor_axis=False)]
+                weights = self._worth_asking(box, points, RISE * most_ns, nearer=nearer)
                 if weights is not None:
                     # A cut that weighs what has no price holds little: the point of the bound has more of that.
                     more = self._a_little(box, weights) if nearer else 0.0
-                    return self._ask(config, weights + more, tensor_axis=False)
+                    way = self._way(box, box.points, tensor_axis=False)
+                    return self._ask(way, weights + more, tensor_axis=False)
             box.level = EXHAUSTED
             if not promises:
                 return None
@@ -347,8 +351,19 @@ class Refinement:
         weights[[SAVED.start + MIDDLE, WAITING.start + MIDDLE]] = box.bound_ns / self.request.memory_limit_bytes
         return weights
 
+    def _templates(self, box: Box, *, tensor_axis: bool) -> list[TemplateName]:
+        """Of every way to treat the layers between."""
+        return [TemplateName(way, tensor_axis) for way in ways_of(self.request, box.config)]
+
+    def _way(self, box: Box, points: Mapping[object, Sequence[FloatArray]], *, tensor_axis: bool) -> PlanConfig:
+        """Of the ways that the bound is a mix of, that of whose template least is known."""
+        shares = box.prices[box.config].shares
+        names = self._templates(box, tensor_axis=tensor_axis)
+        mixed = [name for name, share in zip(names, shares, strict=True) if share > LITTLE]
+        return min(mixed or names, key=lambda name: len(points.get(name.key, ()))).config
+
     def _worth_asking(
-        self, box: Box, points: list[FloatArray], least_ns: float, *, nearer: bool = True
+        self, box: Box, points: Sequence[Sequence[FloatArray]], least_ns: float, *, nearer: bool = True
     ) -> FloatArray | None:
         """(SIZE,): the weights of a cut that may raise the bound by so much; None where known points forbid it.
 
@@ -357,7 +372,10 @@ class Refinement:
         bound, they are its prices: a cut there does, if any.
         """
         weights = box.prices[box.config].weights
-        if points and box.within is not None:
+        shares = box.prices[box.config].shares
+        if box.within is not None and all(
+            known or share <= LITTLE for known, share in zip(points, shares, strict=True)
+        ):
             among = box.within.mixed(box.config, points)
             if (among.step_ns or 0) < box.bound_ns + least_ns:
                 return None
@@ -384,22 +402,21 @@ class Refinement:
 
     def _take(self, box: Box, question: Question, answer: Answer, most_ns: float) -> None:
         """Make use of an answer."""
-        if not answer.found:
+        if answer.point is None:
             box.close(answer.cut)
             return
-        points = [one.point for one in answer.found]
         if box.level == 0:
-            self.cuts.points.setdefault(question.template.key, []).extend(points)
+            self.cuts.points.setdefault(question.template.key, []).append(answer.point)
             self.cuts.bound_layers(self.boxes, box, answer.cut)
             return
-        before_ns, nearer_ns = box.bound_ns, self.cuts.take(box, answer.cut, points)
+        before_ns, nearer_ns = box.bound_ns, self.cuts.take(box, answer.cut, answer.point)
         box.raise_bounds(most_ns)
         gained_ns = max(box.bound_ns - before_ns, nearer_ns)
         if question.tensor_axis:
             box.level = 2 if gained_ns >= WORTH_SHARING * most_ns or question.of_bytes else 3
             return
-        if question.proposes or not box.stalled:
-            self.prospects.propose(box, answer.found)
+        if answer.proposed is not None and (question.proposes or not box.stalled):
+            self.prospects.propose(box, answer.proposed, answer.point, answer.kept)
         if question.proposes:
             return
         box.stalled = 0 if gained_ns >= RISE * most_ns else box.stalled + 1

@@ -32,7 +32,8 @@ from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.layout_bound import saving_aside, takes_no_less
 from strategy.bounds.least_work import least_steps_ns
 from strategy.bounds.quick_bound import least_work
-from strategy.layout.config import Offload, PlanConfig, Recompute
+from strategy.layout.config import KeptLayers, Offload, PlanConfig, Recompute
+from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import CandidateBound, Solved, examine
 from strategy.search.candidate.fitted_plan import fitted_plan
@@ -101,6 +102,7 @@ def search(
         where, expected = f"cluster {request.cost.cluster.name}", f"at most {MOST_DEVICES}"
         raise InputError("more devices than a plan can list", where=where, got=request.devices, expected=expected)
     short = stand_in(request)
+    _check_kept_layers(request, short)
     if short is not None:
         budget.check()
         found = deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
@@ -288,6 +290,19 @@ class _Known:
             self.solved = [one for one in self.solved if one.config != config] + [examined.solved]
         elif config not in (one.config for one in self.solved):
             self.beaten.append((examined.bound_ns, config))
+
+
+def _check_kept_layers(request: Request, short: Model | None) -> None:
+    """Layers may keep what others compute again where a search says so of layers that are alike."""
+    if request.pins.kept_layers is not KeptLayers.ANY:
+        return
+    where, hint = "pins: [config] kept_layers", "leave kept_layers out"
+    if request.pins.trainer is not None:
+        got = f"trainer {request.pins.trainer}"
+        raise InputError("no trainer that is written for can be told of single layers", where=where, got=got, hint=hint)
+    if short is None or request.cost.cluster.groups:
+        got = "nodes of several types" if request.cost.cluster.groups else "few devices, unlike layers, or other pins"
+        raise InputError("layers are not searched as alike ones", where=where, got=got, hint=hint)
 
 
 def _known(request: Request, quick_ns: Mapping[PlanConfig, int]) -> _Known:

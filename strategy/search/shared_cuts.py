@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import PARTS, FloatArray, time_at
 from strategy.bounds.template_cut import TemplateCut, boxes_alike, of_tensor_axis, on_tensor_axis, restricted
@@ -28,13 +29,12 @@ class SharedCuts:
         self.weighed: set[object] = set()
         """Templates of a tensor axis that were asked for the least that a layer saves."""
 
-    def take(self, box: Box, cut: TemplateCut, points: Sequence[FloatArray]) -> float:
-        """Remember a cut and its points; by how much these are nearer than known ones, by the weights of the cut."""
-        weights = cut.weighing.weights
-        known = self.points.setdefault(cut.template.key, []) if cut.template.tensor_axis else box.points
-        nearest = min(float(weights @ point) for point in points)
-        nearer_ns = min((float(weights @ one) for one in known), default=math.inf) - nearest
-        known.extend(points)
+    def take(self, box: Box, cut: TemplateCut, point: FloatArray) -> float:
+        """Remember a cut and its point; by how much that is nearer than all known ones, by the weights of the cut."""
+        weights, key = cut.weighing.weights, cut.template.key
+        known = (self.points if cut.template.tensor_axis else box.points).setdefault(key, [])
+        nearer_ns = min((float(weights @ (one - point)) for one in known), default=math.inf)
+        known.append(point)
         self.cuts.setdefault(cut.alike, []).append(cut)
         self.share(box)
         return nearer_ns
@@ -70,12 +70,11 @@ class SharedCuts:
 
     def within_of(self, box: Box) -> OuterApproximation:
         """What bounds the box before there are any cuts of templates."""
-        config, forms = box.configs[0], self.forms
+        forms = self.forms
         return OuterApproximation.of(
             self.request.model.layers,
             self.request.memory_limit_bytes,
-            forms.least(config),
-            forms.inequalities(config),
+            [(forms.least(way), forms.inequalities(way)) for way in ways_of(self.request, box.configs[0])],
             Overlap.of(self.request.cost.cluster),
         )
 
@@ -83,21 +82,28 @@ class SharedCuts:
         """Take the cuts that have been found since; says whether any bounds the box."""
         if box.within is None:
             return False
-        config, found = box.configs[0], False
-        for key in boxes_alike(config):
-            known = self.cuts.get(key, [])
-            for cut in known[box.seen.get(key, 0) :]:
-                if cut.bounds(config):
-                    box.within.add_cut(cut.said_of(config, self.forms), cut)
-                    found = True
-            box.seen[key] = len(known)
+        found = False
+        for i, way in enumerate(ways_of(self.request, box.configs[0])):
+            for key in boxes_alike(way):
+                known = self.cuts.get(key, [])
+                for cut in known[box.seen.get((i, key), 0) :]:
+                    if cut.bounds(way):
+                        box.within.add_cut(cut.said_of(way, self.forms), cut, i)
+                        found = True
+                box.seen[i, key] = len(known)
         return found
 
-    def known_points(self, box: Box) -> list[FloatArray]:
-        """What templates of a box's tensor axis are known to take, with what the box takes at least beside it."""
-        config, beside = box.config, self.forms.beside(box.config)
-        beside[time_at("backward_overlapped_ns", 0) :][:PARTS] += (
-            self.forms.exchange_ns(config) / self.request.model.layers
-        )
-        known = self.points.get(of_tensor_axis(config), [])
-        return [restricted(point, on_tensor_axis(config)) + beside for point in known]
+    def known_points(self, box: Box) -> list[list[FloatArray]]:
+        """What templates of a box's tensor axis are known to take, with what the box takes at least beside it.
+
+        Of each way to treat the layers between.
+        """
+        found = []
+        for way in ways_of(self.request, box.config):
+            beside = self.forms.beside(way)
+            beside[time_at("backward_overlapped_ns", 0) :][:PARTS] += (
+                self.forms.exchange_ns(self.forms.timed(way)) / self.request.model.layers
+            )
+            known = self.points.get(of_tensor_axis(way), [])
+            found.append([restricted(point, on_tensor_axis(way)) + beside for point in known])
+        return found

@@ -61,10 +61,6 @@ class Weighing:
         """Whether there are such weights: none below zero, and of a size that figures of a cluster have."""
         return self.units.min() >= 0 and 0 <= self.shift < LARGEST_BITS and abs(self.bits) <= MOST_BITS
 
-    def is_like(self, other: Weighing) -> bool:
-        """Whether both weigh the same."""
-        return (self.bits, self.shift) == (other.bits, other.shift) and np.array_equal(self.units, other.units)
-
     def total(self, cost: int) -> float:
         """What a cost of the problem stands for, in the unit of weights times counts."""
         return math.ldexp(cost, self.shift - self.bits)

@@ -9,7 +9,7 @@ from strategy.base.errors import InputError, report
 from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import Cluster
 from strategy.layout.arrangement import Pipeline
-from strategy.layout.config import Context, Offload, PlanConfig, Recompute
+from strategy.layout.config import Context, KeptLayers, Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.models import Model
 from strategy.passes.mixed_precision import Precision
@@ -40,6 +40,7 @@ class Pins:
     schedule: Schedule | None = None
     recompute: Recompute | None = None
     recompute_values: tuple[str, ...] = ()
+    kept_layers: KeptLayers | None = None
     offload: Offload | None = None
     offload_values: tuple[str, ...] = ()
     zero_stage: int | None = None

@@ -26,7 +26,7 @@ from strategy.models.gpt import GptConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.search.template.template_solve import Chosen, solve_template, weighing_of
+from strategy.search.template.template_solve import Chosen, solve_template
 from strategy.space.request import Request
 from strategy.space.short_model import shortened
 from tests.campaigns.outcome import Outcome
@@ -129,7 +129,7 @@ def solved(asked: Request, config: PlanConfig, *, tensor_axis: bool) -> Chosen |
     name, weights = TemplateName(config, tensor_axis), np.zeros(SIZE)
     weights[MICRO] = all_of_micro_batch(asked.model.layers)[MICRO]
     template = LayerTemplate.named(name, asked, short, UNLIMITED)
-    found = solve_template(name, template, weighing_of([template], weights), UNLIMITED)
+    found = solve_template(name, template, weights, UNLIMITED)
     return found if isinstance(found, Chosen) else None
 
 

@@ -55,6 +55,7 @@ QUOTAS = {
     "recompute selective": LEAST,
     "recompute memory-bound": LEAST,
     "recompute by name": LEAST,
+    "layers that keep all": LEAST,
     "accumulation": 0.3,
     "tied embedding": LEAST,
     "uneven": LEAST,

@@ -71,6 +71,7 @@ def _memory(plan: Plan) -> Iterator[str]:
     if any(op.repeats for op in graph.ops):
         yield from [f"recompute {config.recompute}"] * (config.recompute is not Recompute.NONE)
         yield from ["recompute by name"] * bool(config.recompute_values)
+        yield from ["layers that keep all"] * bool(config.kept_layers)
     yield from ["tiles"] * any(":tile1" in op.name for op in graph.ops)
 
 

@@ -215,6 +215,7 @@ def _random_memory(
     offload = turn(seed, "offload", OFFLOADS)
     recomputed = {"recompute": recompute, "recompute_values": (rng.choice(values),) * (rng.random() < 0.2)}
     waits = recomputed == {"recompute": Recompute.NONE, "recompute_values": ()}
+    layers = [layer for layer in range(model.layers) if rng.random() < 0.5] if seed % 3 == 0 and not waits else []
     patterns = ("*.gelu",) if mlp else ("*.gelu", "*.attn.*", "*norm*")
     patterns = tuple("*.bias_add" if coded and one == "*.gelu" else one for one in patterns)
     patterns = ("*.bias_add",) if isinstance(model, DroppedConfig) else patterns  # of what is dropped the mask is drawn
@@ -223,6 +224,7 @@ def _random_memory(
     tiled = ("layers.*.fc.matmul", "*.matmul") if mlp else ("*.fc1.matmul", "*.attn.*.matmul", "*.fc?.matmul")
     return {
         **recomputed,
+        "kept_layers": tuple(layers),
         "offload": offload,
         "offload_values": (rng.choice(patterns),) if named else (),
         "tiles": tiles,

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
+from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.layer_template import LayerTemplate
+from strategy.bounds.one_mesh import on_one_stage
 from strategy.bounds.point import SIZE, FloatArray
-from strategy.bounds.template_cut import TemplateCut, TemplateName, ways_of
+from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.graph.signature import Signature
+from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Boxings
+from strategy.layout.convert import Boxings, Converter, lay_out
 from strategy.models import Model
 from strategy.search.template.layer_mix import Seam, seam_of
 from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import Messages, stage_messages
-from strategy.search.template.template_solve import solve_template, weighing_of
+from strategy.search.template.template_solve import solve_template
 from strategy.space.axis_orders import placements_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.problem_builder import Weighing
 from strategy.space.request import Request
 from strategy.space.short_model import multiplicities
+from strategy.space.space import SearchSpace
 
 MOST_TEMPLATES = 16
 """So many are kept, the latest; one of two axes holds some ten MiB."""
@@ -88,19 +93,17 @@ class Proposed:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The point of a choice that costs least, and, but for a tensor axis alone, the layouts that are there."""
-
-    point: FloatArray
-    proposed: Proposed | None
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """The least cost, and what was found: of every way to treat the layers between (`kept_layers`), if one is legal."""
+    """The least cost, the point that was found, and, but for a tensor axis alone, the layouts that are there.
+
+    Where no choice is legal there is no point. `kept` are the same layouts with all kept in the layers between, where
+    they may keep what others compute again.
+    """
 
     cut: TemplateCut
-    found: tuple[Found, ...]
+    point: FloatArray | None
+    proposed: Proposed | None
+    kept: Proposed | None = None
 
 
 WORK, TENSOR_WORK = 200, 10
@@ -124,35 +127,42 @@ class Templates:
         Raises:
             OutOfTimeError: there was no time to find any choice.
         """
-        names = ways_of(self.request, question.template)
+        name = question.template
         try:
-            templates = [self.of(name, question.budget) for name in names]
-        except InfeasibleError:  # pins leave an op of one of them, and so of all, without signature
-            nothing = [TemplateCut(name, Weighing.of(np.zeros(SIZE), 0, 0), None, None) for name in names]
-            return Answer(_of_both(nothing), ())
-        weighing = weighing_of(templates, question.weights)
-        answers = [self._solved(question, *way, weighing) for way in zip(names, templates, strict=True)]
-        return Answer(_of_both([cut for cut, _ in answers]), tuple(found for _, found in answers if found is not None))
-
-    def _solved(
-        self, question: Question, name: TemplateName, template: LayerTemplate, weighing: Weighing
-    ) -> tuple[TemplateCut, Found | None]:
-        """The cut of one template, and what was found."""
+            template = self.of(name, question.budget)
+        except InfeasibleError:
+            return Answer(TemplateCut(name, Weighing.of(np.zeros(SIZE), 0, 0), None, None), None, None)
         budget = question.budget.at_most(question.most_s).with_work(TENSOR_WORK if question.tensor_axis else WORK)
-        found = solve_template(name, template, weighing, budget)
+        found = solve_template(name, template, question.weights, budget)
         if isinstance(found, TemplateCut):
-            return found, None
+            return Answer(found, None, None)
         if question.tensor_axis:
-            return found.cut, Found(found.point, None)
-        graph = template.space.graph
-        parts = parts_of(graph, *template.arranged(found.signatures), self.request.cost)
-        placements = placements_of(question.config)
-        messages = stage_messages(template.space, found.signatures, self.request.cost, placements, {})
+            return Answer(found.cut, found.point, None)
+        proposed, kept = self._proposed(question.config, template.space, found.signatures), None
+        *_, last = ways_of(self.request, question.config)
+        if question.proposes and last != question.config:
+            space = self._space(last)
+            # What computes again is laid out like what it computes: without it, all else is as it is.
+            signatures = {op.name: found.signatures[op.name] for op in space.graph.ops}
+            kept = self._proposed(last, space, signatures)
+        return Answer(found.cut, found.point, proposed, kept)
+
+    def _space(self, config: PlanConfig) -> SearchSpace:
+        """Of the short model on one stage."""
+        request = replace(self.request, model=self.short)
+        space = space_of(request, on_one_stage(config), free_rules(config))
+        return replace(space, converter=Converter(request.cost, space.stages.placements, self.boxings))
+
+    def _proposed(self, config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature]) -> Proposed:
+        """The layouts of a template, with what is to be known of them."""
+        graph, cost = space.graph, self.request.cost
+        layout = lay_out(graph, space.stages, signatures, space.converter)
+        parts = parts_of(graph, layout, arrange(graph, layout, space.pipeline), cost)
+        messages = stage_messages(space, signatures, cost, placements_of(config), {})
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
-        seam = seam_of(graph, template.space.stages, found.signatures)
-        keeps = bool(name.config.kept_layers)
-        return found.cut, Found(found.point, Proposed(found.signatures, parts, messages, deep_ops, seam, keeps))
+        seam = seam_of(graph, space.stages, signatures)
+        return Proposed(signatures, parts, messages, deep_ops, seam, bool(config.kept_layers))
 
     def of(self, name: TemplateName, budget: Budget) -> LayerTemplate:
         """The template of a name.
@@ -167,9 +177,3 @@ class Templates:
                 self.known.popitem(last=False)
         self.known.move_to_end(name.key)
         return self.known[name.key]
-
-
-def _of_both(cuts: Sequence[TemplateCut]) -> TemplateCut:
-    """The cut of all ways."""
-    first, *others = cuts
-    return replace(first, other=others[0]) if others else first

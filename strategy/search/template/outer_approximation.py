@@ -10,6 +10,13 @@ that fit, no step takes less than
 a small linear program (Kelley 1960, The cutting-plane method for solving convex programs). Its dual prices weigh the
 template whose solution gives the next cut: Dantzig and Wolfe's decomposition, the Lagrangian bound over memory and
 paths.
+
+Where the layers between the first and the last may be treated in several ways (`bounds.kept_layers`), each way has
+points and cuts of its own, and what a step takes is that of the mean: the program is over the hull of all ways,
+
+    x = x1 + x2,    share1 + share2 = 1,    cut(x1) >= value * share1 for cuts of the first way, and so on
+
+(Balas 1979, Disjunctive programming).
 """
 
 from __future__ import annotations
@@ -45,19 +52,30 @@ class DualPrices:
 
     paths: tuple[tuple[Path, float], ...]
     memory: tuple[float, ...]
-    known: tuple[tuple[Known, float], ...]
+    known: tuple[tuple[tuple[Known, float], ...], ...]
+    """Of each way to treat the layers between."""
+
+    @property
+    def reasons(self) -> list[Known]:
+        """All that has a price."""
+        return [why for of_way in self.known for why, _ in of_way]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
     """What a configuration takes at least, None if nothing fits; and the prices that say so.
 
-    `weights`, (SIZE,), are what each coordinate of a point counts in the step, in nanoseconds.
+    Attributes:
+        step_ns: of a step.
+        weights: (SIZE,), what each coordinate of a point counts in the step, in nanoseconds.
+        prices: that say so.
+        shares: (ways,) of the layers between that are treated in each way.
     """
 
     step_ns: int | None
     weights: FloatArray
     prices: DualPrices | None = None
+    shares: tuple[float, ...] = (1.0,)
 
 
 Known = int | TemplateCut
@@ -65,31 +83,61 @@ Known = int | TemplateCut
 
 
 @dataclass(slots=True, eq=False)
+class WayCuts:
+    """What is known of one way to treat the layers between.
+
+    Attributes:
+        least: (SIZE,), the least of every coordinate alone, in `UNITS`.
+        cuts: weights and value of each.
+        known: of every cut, why it holds, and what it was divided by.
+    """
+
+    least: FloatArray
+    cuts: list[tuple[FloatArray, float]] = field(default_factory=list)
+    known: list[tuple[Known, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
 class _Program:
     """The linear program of one configuration, which grows row by row."""
 
     solver: Any
-    point: list[Any]
+    points: list[list[Any]]
+    """Of each way, times its share."""
+    shares: list[Any]
+    """Of each way, where there are several."""
     step: Any
     memory: list[tuple[Any, FloatArray]] = field(default_factory=list)
     paths: list[tuple[Any, FloatArray, Path]] = field(default_factory=list)
-    cuts: list[Any] = field(default_factory=list)
+    cuts: list[list[Any]] = field(default_factory=list)
+    """Of each way."""
     has_prices: bool = False
     """Whether the last solution has any: now and then the solver gives up."""
 
     @staticmethod
-    def of(least: FloatArray, rows: FloatArray, limits: FloatArray) -> _Program:
-        """Least `step` over points of at least `least`, in what `rows` leave."""
+    def of(ways: Sequence[WayCuts], rows: FloatArray, limits: FloatArray) -> _Program:
+        """Least `step` over points of at least what is the least in every way, in what `rows` leave."""
         from ortools.linear_solver import pywraplp
 
         # GLOP gives up on some of these programs, and cycles on others.
         solver = pywraplp.Solver.CreateSolver("CLP")
-        ends = zip(least.tolist(), np.maximum(MOST, 2 * least).tolist(), strict=True)
-        point = [solver.NumVar(low, high, "") for low, high in ends]
+        points, several = list[list[Any]](), len(ways) > 1
+        for way in ways:
+            ends = zip(way.least.tolist(), np.maximum(MOST, 2 * way.least).tolist(), strict=True)
+            points.append([solver.NumVar(0.0 if several else low, high, "") for low, high in ends])
+        shares = [solver.NumVar(0.0, 1.0, "") for _ in ways] if several else []
         step = solver.NumVar(0.0, solver.infinity(), "")
         solver.Objective().SetCoefficient(step, 1.0)
         solver.Objective().SetMinimization()
-        program = _Program(solver, point, step)
+        program = _Program(solver, points, shares, step, cuts=[[] for _ in ways])
+        if several:
+            whole = solver.Constraint(1.0, 1.0)
+            for share, way, point in zip(shares, ways, points, strict=True):
+                whole.SetCoefficient(share, 1.0)
+                for at in np.flatnonzero(way.least).tolist():
+                    row = solver.Constraint(0.0, solver.infinity())
+                    row.SetCoefficient(point[at], 1.0)
+                    row.SetCoefficient(share, -float(way.least[at]))
         for row, limit in zip(rows, limits, strict=True):
             held = solver.Constraint(-solver.infinity(), float(limit))
             program._fill(held, row)
@@ -97,8 +145,10 @@ class _Program:
         return program
 
     def _fill(self, row: Any, numbers: FloatArray) -> None:
-        for at in np.flatnonzero(numbers).tolist():
-            row.SetCoefficient(self.point[at], float(numbers[at]))
+        """Of the mean of all ways."""
+        for point in self.points:
+            for at in np.flatnonzero(numbers).tolist():
+                row.SetCoefficient(point[at], float(numbers[at]))
 
     def add_path(self, path: Path, counts: FloatArray) -> None:
         """The step takes no less than a path."""
@@ -107,17 +157,20 @@ class _Program:
         row.SetCoefficient(self.step, -1.0)
         self.paths.append((row, counts, path))
 
-    def add_mixes(self, points: Sequence[FloatArray]) -> None:
-        """No point but mixes of some."""
-        one = self.solver.Constraint(1.0, 1.0)
-        shares = [self.solver.NumVar(0.0, self.solver.infinity(), "") for _ in points]
-        for share in shares:
-            one.SetCoefficient(share, 1.0)
-        for at, coordinate in enumerate(self.point):
-            row = self.solver.Constraint(0.0, self.solver.infinity())
-            row.SetCoefficient(coordinate, 1.0)
-            for share, point in zip(shares, points, strict=True):
-                row.SetCoefficient(share, -float(point[at]))
+    def add_mixes(self, points: Sequence[Sequence[FloatArray]]) -> None:
+        """No point but mixes of some of each way."""
+        for way, (coordinates, among) in enumerate(zip(self.points, points, strict=True)):
+            one = self.solver.Constraint(0.0, 0.0) if self.shares else self.solver.Constraint(1.0, 1.0)
+            if self.shares:
+                one.SetCoefficient(self.shares[way], -1.0)
+            parts = [self.solver.NumVar(0.0, self.solver.infinity(), "") for _ in among]
+            for part in parts:
+                one.SetCoefficient(part, 1.0)
+            for at, coordinate in enumerate(coordinates):
+                row = self.solver.Constraint(0.0, self.solver.infinity())
+                row.SetCoefficient(coordinate, 1.0)
+                for part, point in zip(parts, among, strict=True):
+                    row.SetCoefficient(part, -float(point[at]))
 
     def allow_beyond(self, price: float) -> None:
         """Let more be held than there is, at a price for each unit."""
@@ -126,12 +179,16 @@ class _Program:
         for held, _ in self.memory:
             held.SetCoefficient(beyond, -1.0)
 
-    def add_cuts(self, cuts: Sequence[tuple[FloatArray, float]]) -> None:
+    def add_cuts(self, ways: Sequence[WayCuts]) -> None:
         """Add those that are new."""
-        for numbers, value in cuts[len(self.cuts) :]:
-            row = self.solver.Constraint(float(value), self.solver.infinity())
-            self._fill(row, numbers)
-            self.cuts.append(row)
+        for i, (way, cuts, point) in enumerate(zip(ways, self.cuts, self.points, strict=True)):
+            for numbers, value in way.cuts[len(cuts) :]:
+                row = self.solver.Constraint(0.0 if self.shares else float(value), self.solver.infinity())
+                for at in np.flatnonzero(numbers).tolist():
+                    row.SetCoefficient(point[at], float(numbers[at]))
+                if self.shares:
+                    row.SetCoefficient(self.shares[i], -float(value))
+                cuts.append(row)
 
     def solve(self) -> tuple[float, FloatArray] | None:
         """(the least step, the point of it); None where nothing fits."""
@@ -142,8 +199,15 @@ class _Program:
         if status == pywraplp.Solver.INFEASIBLE:
             return None
         if status != pywraplp.Solver.OPTIMAL:
-            return 0.0, np.array([variable.lb() for variable in self.point])
-        return self.step.solution_value(), np.array([variable.solution_value() for variable in self.point])
+            return 0.0, np.sum([[variable.lb() for variable in point] for point in self.points], axis=0)
+        values = [[variable.solution_value() for variable in point] for point in self.points]
+        return self.step.solution_value(), np.sum(values, axis=0)
+
+    def mix(self) -> tuple[float, ...]:
+        """Of every way, in the last solution."""
+        if not self.shares or not self.has_prices:
+            return (1.0,) * len(self.points)
+        return tuple(share.solution_value() for share in self.shares)
 
     def weights(self) -> FloatArray:
         """(SIZE,): what the coordinates count, by the dual prices of paths and memory."""
@@ -161,40 +225,48 @@ class OuterApproximation:
     layers: int
     limit_bytes: int
     overlap: Overlap
-    least: FloatArray
-    """(SIZE,), the least of every coordinate alone, in `UNITS`."""
-    cuts: list[tuple[FloatArray, float]] = field(default_factory=list)
-    known: list[tuple[Known, float]] = field(default_factory=list)
-    """Of every cut, why it holds, and what it was divided by."""
+    ways: tuple[WayCuts, ...]
     programs: dict[tuple[PlanConfig, float | None], _Program] = field(default_factory=dict)
     """Of bounds; and of what is likely, with so many bytes beside."""
 
     @staticmethod
     def of(
-        layers: int, limit_bytes: int, least: FloatArray, forms: Sequence[Inequality], overlap: Overlap
+        layers: int, limit_bytes: int, ways: Sequence[tuple[FloatArray, Sequence[Inequality]]], overlap: Overlap
     ) -> OuterApproximation:
         """What closed forms say.
 
         Args:
             layers: of the model.
             limit_bytes: of a device.
-            least: (SIZE,) of every coordinate alone, in nanoseconds and bytes.
-            forms: inequalities that hold.
+            ways: of each way to treat the layers between, (SIZE,) the least of every coordinate alone, in nanoseconds
+                and bytes, and inequalities that hold.
             overlap: how communication runs beside computation.
         """
-        found = OuterApproximation(layers, limit_bytes, overlap, least / UNITS)
-        for at, form in enumerate(forms):
-            found.add_cut(form, at)
+        found = OuterApproximation(layers, limit_bytes, overlap, tuple(WayCuts(least / UNITS) for least, _ in ways))
+        for way, (_, forms) in enumerate(ways):
+            for at, form in enumerate(forms):
+                found.add_cut(form, at, way)
         return found
 
-    def add_cut(self, inequality: Inequality, why: Known) -> None:
-        """Take note of an inequality that says something."""
+    def add_cut(self, inequality: Inequality, why: Known, way: int = 0) -> None:
+        """Take note of an inequality that says something of a way."""
         numbers = inequality.weights * UNITS
         size = float(numbers.max())
         if not size:
             return
-        self.cuts.append((numbers / size, inequality.least / size))
-        self.known.append((why, size))
+        self.ways[way].cuts.append((numbers / size, inequality.least / size))
+        self.ways[way].known.append((why, size))
+
+    @property
+    def count(self) -> int:
+        """How many cuts there are."""
+        return sum(len(way.cuts) for way in self.ways)
+
+    @property
+    def _least(self) -> FloatArray:
+        """(SIZE,) of every coordinate alone, in any way."""
+        least: FloatArray = np.min([way.least for way in self.ways], axis=0)
+        return least
 
     def bound(self, config: PlanConfig, *, exact: bool = True) -> Bound:
         """What a configuration takes at least, whatever fits.
@@ -203,7 +275,7 @@ class OuterApproximation:
             config: of those that the cuts are for.
             exact: whether all paths count, or those that are found at once.
         """
-        return self._least(config, memory_rows(config, self.layers), None, exact=exact)
+        return self._within(config, memory_rows(config, self.layers), None, exact=exact)
 
     def likely(self, config: PlanConfig, more_bytes: float) -> Bound:
         """A guess at what a configuration takes at least, whatever is likely to fit.
@@ -212,33 +284,34 @@ class OuterApproximation:
             config: of those that the cuts are for.
             more_bytes: that are held beside those that `likely_rows` count.
         """
-        return self._least(config, likely_rows(config, self.layers), more_bytes, exact=False)
+        return self._within(config, likely_rows(config, self.layers), more_bytes, exact=False)
 
-    def _least(self, config: PlanConfig, rows: IntArray, more_bytes: float | None, *, exact: bool) -> Bound:
+    def _within(self, config: PlanConfig, rows: IntArray, more_bytes: float | None, *, exact: bool) -> Bound:
         """The least step in what the rows leave; a program is kept for every number of bytes beside these."""
         program = self.programs.get((config, more_bytes))
         if program is None:
             limits = np.full(len(rows), self._limit - (more_bytes or 0.0) / UNITS[-1])
             limits = np.maximum(limits, 0.0)
-            program = self.programs[config, more_bytes] = _Program.of(self.least, rows.astype(np.float64), limits)
-            program.add_path(*self._longest(config, self.least, exact=False))
-        program.add_cuts(self.cuts)
+            program = self.programs[config, more_bytes] = _Program.of(self.ways, rows.astype(np.float64), limits)
+            program.add_path(*self._longest(config, self._least, exact=False))
+        program.add_cuts(self.ways)
         return self._within_paths(program, config, exact=exact)
 
-    def mixed(self, config: PlanConfig, points: Sequence[FloatArray]) -> Bound:
+    def mixed(self, config: PlanConfig, points: Sequence[Sequence[FloatArray]]) -> Bound:
         """What a configuration takes at least among mixes of points that are known, (SIZE,) in nanoseconds and bytes.
 
-        Points may be of some coordinates alone, zero elsewhere. No cut on these raises the bound above that, before
-        there is a new point; its prices are where to look for one. What mixes hold beyond the memory makes a step
-        longer.
+        Points, of each way, may be of some coordinates alone, zero elsewhere. No cut on these raises the bound above
+        that, before there is a new point; its prices are where to look for one. What mixes hold beyond the memory makes
+        a step longer.
         """
         rows, limits = self._memory(config)
-        program = _Program.of(self.least, rows, limits)
-        longest_ms = max(self.step_ns(config, point) for point in points) / UNITS[0]
-        program.add_mixes([point / UNITS for point in points])
+        program = _Program.of(self.ways, rows, limits)
+        every = [point for of_way in points for point in of_way]
+        longest_ms = max(self.step_ns(config, point) for point in every) / UNITS[0]
+        program.add_mixes([[point / UNITS for point in of_way] for of_way in points])
         program.allow_beyond(BEYOND * longest_ms / float(limits.min()))
-        program.add_path(*self._longest(config, points[-1] / UNITS, exact=True))
-        program.add_cuts(self.cuts)
+        program.add_path(*self._longest(config, every[-1] / UNITS, exact=True))
+        program.add_cuts(self.ways)
         return self._within_paths(program, config, exact=True)
 
     def _within_paths(self, program: _Program, config: PlanConfig, *, exact: bool) -> Bound:
@@ -254,16 +327,17 @@ class OuterApproximation:
             program.add_path(path, counts)
         weights = program.weights() / UNITS * UNITS[0]
         least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
-        return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights, self._prices(program))
+        shares = program.mix()
+        return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights, self._prices(program), shares)
 
     def why_nothing_fits(self, config: PlanConfig) -> DualPrices | None:
         """DualPrices at which what a configuration holds beyond the memory makes its step longer than any."""
         rows, limits = self._memory(config)
-        program = _Program.of(self.least, rows, limits)
-        path, counts = self._longest(config, self.least, exact=False)
-        program.allow_beyond(FORBIDDING * float(counts @ self.least) / float(limits.min()))
+        program = _Program.of(self.ways, rows, limits)
+        path, counts = self._longest(config, self._least, exact=False)
+        program.allow_beyond(FORBIDDING * float(counts @ self._least) / float(limits.min()))
         program.add_path(path, counts)
-        program.add_cuts(self.cuts)
+        program.add_cuts(self.ways)
         program.solve()
         return self._prices(program)
 
@@ -272,11 +346,14 @@ class OuterApproximation:
         if not program.has_prices:
             return None
         paths = [(path, -row.dual_value()) for row, _, path in program.paths]
-        cuts = [(row.dual_value(), *each) for row, each in zip(program.cuts, self.known, strict=False)]
+        known = []
+        for rows, way in zip(program.cuts, self.ways, strict=True):
+            cuts = [(row.dual_value(), *each) for row, each in zip(rows, way.known, strict=False)]
+            known.append(tuple((why, price * UNITS[0] / size) for price, why, size in cuts if price > 0))
         return DualPrices(
             tuple((path, share) for path, share in paths if share > 0),
             tuple(max(-row.dual_value(), 0.0) * UNITS[0] / UNITS[-1] for row, _ in program.memory),
-            tuple((why, price * UNITS[0] / size) for price, why, size in cuts if price > 0),
+            tuple(known),
         )
 
     def step_ns(self, config: PlanConfig, point: FloatArray) -> float:

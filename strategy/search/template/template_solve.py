@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.graph.signature import Signature
 from strategy.ilp.solve import MAX_TOTAL_COST, solve
 from strategy.space.layout_problem import LayoutProblem
-from strategy.space.problem_builder import Weighing
+from strategy.space.problem_builder import LinearProblem, Weighing
 from strategy.space.restriction import complete
 
 CLOSE_ENOUGH = 2e-4
@@ -38,19 +38,20 @@ class Chosen:
 
 
 def solve_template(
-    name: TemplateName, template: LayerTemplate, weighing: Weighing, budget: Budget
+    name: TemplateName, template: LayerTemplate, weights: FloatArray, budget: Budget
 ) -> Chosen | TemplateCut:
     """What costs least; if no choice is legal, the cut that says so.
 
     Args:
         name: of the template.
         template: whose layouts.
-        weighing: of its coordinates, see `weighing_of`.
+        weights: (SIZE,), >= 0.
         budget: for it.
 
     Raises:
         OutOfTimeError: there was no time to find any.
     """
+    weighing = _weighing(template.problem.linear, weights)
     problem: LayoutProblem = template.problem.at(weighing)
     solution = solve(problem.problem, budget=budget, gap=CLOSE_ENOUGH)
     if solution.status is Status.INTERRUPTED:
@@ -65,15 +66,9 @@ def solve_template(
     return Chosen(TemplateCut(name, weighing, solution.lower_bound, solution.proof), point, problem.signatures(choice))
 
 
-def weighing_of(templates: Sequence[LayerTemplate], weights: FloatArray) -> Weighing:
-    """Weights so fine that sums are exact in all of some templates; where bytes weigh much more than time, coarser.
-
-    Args:
-        templates: that are to be weighed alike.
-        weights: (SIZE,), >= 0.
-    """
-    heaviest = max(template.problem.linear.most(weights) for template in templates)
-    largest, most = (max(float(one), 1e-300) for one in (weights[TIMES].max(), heaviest))
+def _weighing(linear: LinearProblem, weights: FloatArray) -> Weighing:
+    """Weights so fine that sums are exact; where bytes weigh much more than time, costs are coarser."""
+    largest, most = (max(float(one), 1e-300) for one in (weights[TIMES].max(), linear.most(weights)))
     bits = min(FINENESS_BITS + MORE_BITS - math.frexp(largest)[1], LARGEST_BITS - math.frexp(most)[1])
     coarse = max(FINENESS_BITS - math.frexp(largest)[1], -(2**10))
     coarse = min(coarse, math.frexp(MAX_TOTAL_COST / 2)[1] - 1 - math.frexp(most)[1])

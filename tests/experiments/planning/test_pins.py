@@ -8,7 +8,7 @@ import pytest
 
 from experiments.planning.pins import COUNTS, read_pins
 from strategy.base.errors import InputError
-from strategy.layout.config import Context, Offload, Recompute
+from strategy.layout.config import Context, KeptLayers, Offload, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.sbp.sbp import B, Split
 from strategy.space.request import Pins
@@ -39,6 +39,7 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
     virtual_stages = 1
     recompute = "selective"
     recompute_values = ["*.gelu"]
+    kept_layers = "any"
     offload = "activations"
     offload_values = ["*.norm1.*"]
     zero_stage = 3
@@ -61,6 +62,7 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         schedule=Schedule.GPIPE,
         recompute=Recompute.SELECTIVE,
         recompute_values=("*.gelu",),
+        kept_layers=KeptLayers.ANY,
         offload=Offload.ACTIVATIONS,
         offload_values=("*.norm1.*",),
         zero_stage=3,
@@ -104,6 +106,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         ("[config]\nrecompute = 0", "[config] recompute: unknown recompute (got 0)"),
         ('[config]\nrecompute = "ful"', "[config] recompute: unknown recompute (got 'ful'); did you mean 'full'?"),
         ('[config]\noffload = "activation"', "[config] offload: unknown offload (got 'activation'); did you mean"),
+        ('[config]\nkept_layers = "some"', "[config] kept_layers: unknown kept_layers (got 'some'"),
+        ("[config]\nkept_layers = [1]", "[config] kept_layers: unknown kept_layers (got [1]"),
         ('[config]\nrecompute_values = "*"', "[config] recompute_values: not a list of patterns (got '*', expected"),
         ("[config]\nrecompute_values = [1]", "[config] recompute_values: not a list of patterns (got [1]"),
         ("config = 2", "[config]: not a table (got 2"),

@@ -29,7 +29,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import TensorSpec
-from strategy.search.template.template_solve import Chosen, solve_template, weighing_of
+from strategy.search.template.template_solve import Chosen, solve_template
 from strategy.space.request import Request
 from strategy.space.short_model import shortened
 from tests.campaigns import closed_forms as campaign
@@ -57,9 +57,7 @@ def test_it_is_taken_beside_the_work(dp: int, ep: int, tp: int, per_node: int | 
     asked, short = asked_of(config, per_node=per_node), shortened(MODEL)
     assert short is not None
     template, weights = LayerTemplate.of_tensor_axis(asked, short, config, UNLIMITED), all_of_micro_batch(MODEL.layers)
-    found = solve_template(
-        TemplateName(config, tensor_axis=True), template, weighing_of([template], weights), UNLIMITED
-    )
+    found = solve_template(TemplateName(config, tensor_axis=True), template, weights, UNLIMITED)
     assert isinstance(found, Chosen)
     work = least_work(asked)
     dispatch_ns = MODEL.layers * least_dispatch_ns(work, config)

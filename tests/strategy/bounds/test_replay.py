@@ -16,13 +16,13 @@ from strategy.base.budget import Budget
 from strategy.base.errors import CertificateError
 from strategy.bounds.certificate import BoundCertificate, certificate_of, document
 from strategy.bounds.closed_forms import ClosedForms, on_axes
-from strategy.bounds.multipliers import Multipliers
+from strategy.bounds.multipliers import Multipliers, PricedForms
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.replay import proved_of, replay
 from strategy.bounds.template_cut import TemplateCut
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import KeptLayers, PlanConfig, Recompute
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
@@ -76,9 +76,15 @@ def case_of(limit: float, pins: Pins) -> Case:
     return Case(request, plan, certificate_of(plan.certificate))
 
 
-@pytest.fixture(scope="module", params=long_but([0.9, 0.05], 1), ids=["plenty", "scarce"])
+PARTLY = Pins(recompute=Recompute.FULL, kept_layers=KeptLayers.ANY, zero_stage=0, tp=2)
+"""Layers between may keep what others compute again."""
+ONE_WAY = Pins(recompute=Recompute.NONE, zero_stage=0)
+CASES = [((0.9, ONE_WAY),), ((0.05, PARTLY),), ((0.05, ONE_WAY),)]
+
+
+@pytest.fixture(scope="module", params=long_but(CASES, 1, 2), ids=["plenty", "partly", "scarce"])
 def case(request: pytest.FixtureRequest) -> Case:
-    return case_of(request.param, Pins(recompute=Recompute.NONE, zero_stage=0))
+    return case_of(*request.param)
 
 
 def test_what_a_search_wrote_is_replayed(case: Case) -> None:
@@ -99,7 +105,7 @@ def test_the_space_is_counted_apart(case: Case) -> None:
     """By loops of its own, over what the pins leave: see `test_every_configuration_is_listed_once` for all of it."""
     count, batch, devices = 0, 64, 16
     for pp in (1, 2, 4, 8):
-        for tp in (tp for tp in (1, 2, 4, 8) if devices // pp % tp == 0):
+        for tp in (tp for tp in (1, 2, 4, 8) if devices // pp % tp == 0 and case.certificate.pins.tp in (None, tp)):
             dp = devices // pp // tp
             for micro in (micro for micro in range(1, batch // dp + 1) if batch // dp % micro == 0):
                 count += _schedules(pp, batch // dp // micro)
@@ -129,7 +135,7 @@ def test_a_dropped_configuration_is_refused(case: Case) -> None:
 
 def test_a_changed_multiplier_is_refused(case: Case) -> None:
     """Of a configuration that is bounded least, so that there is nothing to spare."""
-    by_cuts = [place for place, one in case.certificate.multipliers.items() if one.cuts]
+    by_cuts = [place for place, one in case.certificate.multipliers.items() if any(known.cuts for known in one.known)]
     tight = min(by_cuts, key=lambda place: _proved(case, place))
     for change in (_less_of_cuts, _less_of_paths):
         forged = {**case.certificate.multipliers, tight: change(case.certificate.multipliers[tight])}
@@ -168,7 +174,11 @@ def _less_of_cuts(one: Multipliers) -> Multipliers:
     def halved(some: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
         return tuple((at, price / 2) for at, price in some)
 
-    return replace(one, cuts=halved(one.cuts), forms=halved(one.forms))
+    return _with_known(one, lambda known: PricedForms(halved(known.forms), halved(known.cuts)))
+
+
+def _with_known(one: Multipliers, change: Callable[[PricedForms], PricedForms]) -> Multipliers:
+    return replace(one, known=tuple(map(change, one.known)))
 
 
 def _less_of_paths(one: Multipliers) -> Multipliers:
@@ -183,7 +193,7 @@ def test_a_cheaper_cut_is_refused(case: Case) -> None:
     dearer = replace(cut, least=cut.least + max(1, cut.least // 1000))
     assert where in case.refused(replace(case.certificate, cuts=(dearer, *others)))
     multipliers, nothing = case.certificate.multipliers, (replace(cut, least=None), *others)
-    illegal = {place: 0 for place, one in multipliers.items() if 0 in dict(one.cuts)}
+    illegal = {place: 0 for place, one in multipliers.items() if any(0 in dict(known.cuts) for known in one.known)}
     forged = replace(case.certificate, cuts=nothing, illegal=illegal)
     assert where in case.refused(forged) or "does not bound it" in case.refused(forged)
 
@@ -199,11 +209,10 @@ def test_a_proof_of_something_else_is_refused(case: Case) -> None:
 def test_prices_beyond_all_measure_are_refused_in_words(case: Case, by: float) -> None:
     """Of cuts and closed forms, where paths and memory keep theirs."""
 
-    def change(one: Multipliers) -> Multipliers:
-        cuts, forms = (tuple((at, by * price) for at, price in some) for some in (one.cuts, one.forms))
-        return replace(one, cuts=cuts, forms=forms)
+    def change(known: PricedForms) -> PricedForms:
+        return PricedForms(*(tuple((at, by * price) for at, price in some) for some in (known.forms, known.cuts)))
 
-    forged = {place: change(one) for place, one in case.certificate.multipliers.items()}
+    forged = {place: _with_known(one, change) for place, one in case.certificate.multipliers.items()}
     assert "it may take less" in case.refused(replace(case.certificate, multipliers=forged))
 
 
@@ -230,6 +239,21 @@ def test_a_template_that_computes_more_is_refused(case: Case) -> None:
 def test_prices_of_other_rows_are_refused(case: Case) -> None:
     forged = {place: replace(one, memory=one.memory[1:]) for place, one in case.certificate.multipliers.items()}
     assert "prices of other rows" in case.refused(replace(case.certificate, multipliers=forged))
+
+
+def test_what_is_said_of_fewer_ways_is_refused(case: Case) -> None:
+    """All of what is known of a way; or what is known of one is said of the other."""
+    two = {place: one for place, one in case.certificate.multipliers.items() if len(one.known) > 1}
+    if not two:
+        assert case.certificate.pins == ONE_WAY
+        return
+    for known in (lambda one: one.known[:1], lambda one: one.known[1:]):
+        forged = {place: replace(one, known=known(one)) for place, one in two.items()}
+        refused = case.refused(replace(case.certificate, multipliers={**case.certificate.multipliers, **forged}))
+        assert "not of every way" in refused
+    place = min(two, key=lambda place: _proved(case, place))
+    turned = replace(two[place], known=two[place].known[::-1])
+    case.refused(replace(case.certificate, multipliers={**case.certificate.multipliers, place: turned}))
 
 
 def test_another_space_is_refused(case: Case) -> None:
@@ -279,10 +303,10 @@ def _changed(
 def _prices(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:
     by = rng.choice([-1.0, 0.0, 1.01, 2.0, 1e6, 1e300])
 
-    def change(one: Multipliers) -> Multipliers:
-        return replace(one, cuts=tuple((at, by * price) for at, price in one.cuts))
+    def change(known: PricedForms) -> PricedForms:
+        return replace(known, cuts=tuple((at, by * price) for at, price in known.cuts))
 
-    return _changed(certificate, rng, change)
+    return _changed(certificate, rng, lambda one: _with_known(one, change))
 
 
 def _shares(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:

@@ -182,6 +182,36 @@ def test_values_by_name() -> None:
     assert recompute(graph_of(MODEL), Recompute.NONE) is graph_of(MODEL)
 
 
+@pytest.mark.parametrize("kind", [Recompute.SELECTIVE, Recompute.FULL, Recompute.MEMORY_BOUND])
+def test_layers_that_keep_everything_compute_nothing_again(kind: Recompute) -> None:
+    graph = graph_of(replace(MEGATRON, layers=4))
+    again = recompute(graph, kind, kept_layers=(0, 2))
+    assert {op.layer for op in clones(again)} == {1, 3}
+    alike = [op for op in clones(recompute(graph, kind)) if op.layer in {1, 3}]
+    assert [(op.name, op.inputs) for op in clones(again)] == [(op.name, op.inputs) for op in alike]
+    for layer in (0, 2):
+        ours, kept = ([op for op in one.ops if op.layer == layer] for one in (again, graph))
+        assert ours == kept
+    wanted, found = after_two_steps(graph), after_two_steps(again)
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize(
+    ("kept", "kind", "message"),
+    [
+        ((9,), Recompute.FULL, "kept_layers: a layer that is not there .*got 9, expected numbers of layers, 0 to 1"),
+        ((1, 0), Recompute.FULL, "kept_layers: no choice of layers .*ascending"),
+        ((-1,), Recompute.FULL, "kept_layers: no choice of layers"),
+        ((0,), Recompute.NONE, "kept_layers: all layers keep everything .*set recompute"),
+    ],
+)
+def test_wrong_layers_to_keep_are_refused(kept: tuple[int, ...], kind: Recompute, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        recompute(
+            graph_of(MODEL), kind, kept_layers=config_of(Training(4), recompute=kind, kept_layers=kept).kept_layers
+        )
+
+
 @pytest.mark.parametrize(
     ("model", "kind", "patterns", "message"),
     [

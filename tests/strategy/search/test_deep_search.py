@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments.planning.config_text import degrees
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.bounds.closed_forms import ClosedForms
@@ -20,7 +21,7 @@ from strategy.bounds.template_cut import TemplateName
 from strategy.comm import chains
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import KeptLayers, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
@@ -40,10 +41,11 @@ from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from strategy.search.search_state import MARGIN, LayoutProposal, SearchState
 from strategy.search.template.stages import Pipelined
-from strategy.search.template.template_solve import Chosen, solve_template, weighing_of
+from strategy.search.template.template_solve import Chosen, solve_template
 from strategy.space.candidates import SCHEDULES
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
+from strategy.space.trainer_space import TargetTrainer
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import exchange_left_alone, simulated
 
@@ -151,6 +153,32 @@ def test_less_memory_is_held_where_there_is_less() -> None:
     assert scarce.claims.objective_s >= plenty.claims.objective_s
     with pytest.raises(InfeasibleError, match="no plan fits"):
         found_with(asked(limit=2**20, pins=pins))
+
+
+def test_layers_between_keep_what_there_is_room_for() -> None:
+    """A plan that computes all layers again, and one that keeps all: half way between there is something faster."""
+    pins = Pins(tp=1, pp=2, micro_batch=2, schedule=Schedule.ONE_F_ONE_B, recompute=Recompute.FULL, zero_stage=0)
+    all_kept = replace(pins, recompute=Recompute.NONE)
+    light, fast = (found_with(asked(batch=128, pins=one)).plan for one in (pins, all_kept))
+    limit = (max(light.claims.peak_memory_bytes) + max(fast.claims.peak_memory_bytes)) // 2
+    found = found_with(asked(batch=128, limit=limit, pins=replace(pins, kept_layers=KeptLayers.ANY))).plan
+    assert 0 < len(found.config.kept_layers) < DEEP.layers - 2
+    assert max(found.claims.peak_memory_bytes) <= limit
+    assert fast.claims.objective_s < found.claims.objective_s < light.claims.objective_s
+    assert found.claims.step_time_s < light.claims.step_time_s
+    assert verify(found) == []
+    assert replayed_bound(found) is not None
+    assert f"full recompute but for {len(found.config.kept_layers)} layers" in degrees(found.config)
+
+
+def test_where_layers_are_not_searched_as_alike_ones_none_may_keep_what_others_do_not() -> None:
+    any_kept = Pins(kept_layers=KeptLayers.ANY)
+    for pins, message in (
+        (replace(any_kept, trainer=TargetTrainer.MEGATRON), "kept_layers: no trainer .*got 'trainer megatron'"),
+        (replace(any_kept, tiles=2), "kept_layers: layers are not searched as alike ones"),
+    ):
+        with pytest.raises(InputError, match=message):
+            found_with(asked(pins=pins))
 
 
 def test_interrupted_it_ends_with_the_best_so_far() -> None:
@@ -368,7 +396,8 @@ def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
         return found
 
     plenty = refined(request)
-    (box,), (point, *_) = plenty.boxes, plenty.boxes[0].points
+    (box,) = plenty.boxes
+    point, *_ = next(iter(box.points.values()))
     assert box.within is not None
     for one in plenty.known.proposals[:2]:
         config = one.found.config
@@ -430,7 +459,7 @@ def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(tp: int, share: fl
 
     _, box = refined(2**50)
     assert box.within is not None
-    limit = int(share * box.within.held_bytes(box.config, box.points[0]))
+    limit = int(share * box.within.held_bytes(box.config, next(iter(box.points.values()))[0]))
     found, box = refined(limit)
     assert box.within is not None
     bound = box.within.bound(box.config)
@@ -438,11 +467,12 @@ def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(tp: int, share: fl
     assert bound.prices is not None
     name = TemplateName(box.config, tensor_axis=False)
     template = found.workers.templates.of(name, Budget.of(60))
-    chosen = solve_template(name, template, weighing_of([template], bound.weights), Budget.of(60))
+    chosen = solve_template(name, template, bound.weights, Budget.of(60))
     assert isinstance(chosen, Chosen)
     proved_ns = chosen.cut.inequality.least - sum(bound.prices.memory) * limit
     assert bound.step_ns >= (1 - 3 * RISE) * proved_ns
-    box.level, box.points[:] = 4, []
+    box.level = 4
+    box.points.clear()
     for box.stalled in (0, 1):
         question = found._question(box, 1.5 * box.bound_ns, promises=False)
         assert question is not None

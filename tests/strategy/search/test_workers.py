@@ -49,10 +49,9 @@ ASKED = [
 
 def told(outcome: object) -> object:
     assert isinstance(outcome, Answer)
-    assert outcome.found
-    found = [(one.point.tolist(), one.proposed) for one in outcome.found]
-    layouts = [(point, proposed and (dict(proposed.signatures), proposed.parts)) for point, proposed in found]
-    return outcome.cut.inequality.least, layouts
+    proposed, point = outcome.proposed, outcome.point
+    assert point is not None
+    return outcome.cut.inequality.least, point.tolist(), proposed and (dict(proposed.signatures), proposed.parts)
 
 
 def test_who_answers_does_not_change_an_answer() -> None:

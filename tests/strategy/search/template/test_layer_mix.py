@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import ADDED, HELD, MESSAGES, SAVED, SUMS, WAITING
 from strategy.bounds.quick_bound import least_work
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import KeptLayers, PlanConfig, Recompute
 from strategy.layout.layout import layer_runs
 from strategy.layout.schedule import Schedule, at_position
 from strategy.layout.step_times import Overlap
@@ -31,7 +32,7 @@ from strategy.search.template.answers import Proposed, Question, Templates
 from strategy.search.template.layer_mix import LayerMix, mixed_at, mixed_layers, most_between
 from strategy.search.template.outer_approximation import OuterApproximation
 from strategy.search.template.stages import between_places, made_up
-from strategy.space.request import Request
+from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
@@ -76,21 +77,36 @@ def test_every_stage_has_the_same_share(layers: int, pp: int, laps: int, share: 
     assert Counter(stages[layer] for layer in mixed) == Counter(dict(enumerate(others.tolist())))
 
 
+def freely() -> Request:
+    """Layers may keep what others compute again."""
+    return replace(request(4, TRAINING, model=GPT, backend="cuda"), pins=Pins(kept_layers=KeptLayers.ANY))
+
+
 def ways(asked: Request, config: PlanConfig) -> tuple[list[tuple[Proposed, np.ndarray]], OuterApproximation]:
-    """Two ways or more to lay out a model, fast and light, with their points; and cuts that hold of all."""
+    """Two ways or more to lay out a model, fast and light, with their points; and cuts that hold of all.
+
+    Where something is computed again, layers between compute it again, or keep it.
+    """
     short = shortened(GPT)
     assert short is not None
     forms = ClosedForms(asked, least_work(asked))
-    least, known, overlap = forms.least(config), forms.inequalities(config), Overlap.of(asked.cost.cluster)
-    within = OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, least, known, overlap)
+    both, overlap = ways_of(asked, config), Overlap.of(asked.cost.cluster)
+    known = [(forms.least(way), forms.inequalities(way)) for way in both]
+    within = OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, known, overlap)
     templates, found = Templates(asked, short), []
     for byte in (0.0, 1e-2, 1.0, 1e3):
         weights = within.bound(config).weights.copy()
         weights[HELD] = weights[SUMS] = weights[SAVED] = weights[WAITING] = byte * np.array([1.0, GPT.layers - 2, 1.0])
-        answer = templates.answer(Question(config, weights, False, 60.0, UNLIMITED))
-        within.add_cut(answer.cut.inequality, answer.cut)
-        assert len(answer.found) == 1 + (config.recompute is not Recompute.NONE)
-        found += [(one.proposed, one.point) for one in answer.found if one.proposed is not None]
+        for i, way in enumerate(both):
+            answer = templates.answer(Question(way, weights, False, 60.0, UNLIMITED, proposes=True))
+            assert answer.point is not None
+            assert answer.proposed is not None
+            assert answer.proposed.keeps == (way != config)
+            within.add_cut(answer.cut.inequality, answer.cut, i)
+            found.append((answer.proposed, answer.point))
+            assert (answer.kept is not None) == (way != both[-1])
+            if answer.kept is not None:
+                assert answer.kept.seam.meets(answer.proposed.seam, alike=False)
     return found, within
 
 
@@ -98,7 +114,7 @@ def ways(asked: Request, config: PlanConfig) -> tuple[list[tuple[Proposed, np.nd
     ("configs", "least"), long_but([([CONFIGS[1], CONFIGS[3]], 1), (CONFIGS, 8)], 0), ids=["few", "all"]
 )
 def test_a_mix_is_priced_as_the_deep_model_is(configs: list[PlanConfig], least: int) -> None:
-    asked, differ, partly = request(4, TRAINING, model=GPT, backend="cuda"), 0, 0
+    asked, differ, partly = freely(), 0, 0
     for config in configs:
         found, within = ways(asked, config)
         for (one, _), (other, _) in itertools.permutations(found, 2):
@@ -122,7 +138,7 @@ def test_a_mix_is_priced_as_the_deep_model_is(configs: list[PlanConfig], least: 
 
 def test_no_mix_takes_less_than_the_bound_of_mixes() -> None:
     """Where its share is the same on all stages, in no more memory than its parts' mean holds by the program's rows."""
-    asked, pairs, partly = request(4, TRAINING, model=GPT, backend="cuda"), 0, 0
+    asked, pairs, partly = freely(), 0, 0
     work = least_work(asked)
     for config in (one for one in CONFIGS if one.virtual_stages == 1):
         found, within = ways(asked, config)

@@ -54,10 +54,8 @@ CONFIGS = [
 
 def within(asked: Request, config: PlanConfig) -> OuterApproximation:
     forms = ClosedForms(asked, least_work(asked))
-    least, known = forms.least(config), forms.inequalities(config)
-    return OuterApproximation.of(
-        asked.model.layers, asked.memory_limit_bytes, least, known, Overlap.of(asked.cost.cluster)
-    )
+    ways = [(forms.least(config), forms.inequalities(config))]
+    return OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, ways, Overlap.of(asked.cost.cluster))
 
 
 def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
@@ -103,7 +101,7 @@ def test_cuts_between_bound_and_mixes_close_the_gap(config: PlanConfig) -> None:
         chosen = solved_template(template, config, weights)
         found.add_cut(chosen.cut.inequality, chosen.cut)
         points.append(chosen.point)
-        bound, mixed = found.bound(config), found.mixed(config, points)
+        bound, mixed = found.bound(config), found.mixed(config, [points])
         assert bound.step_ns is not None
         assert mixed.step_ns is not None
         assert bound.step_ns <= mixed.step_ns * (1 + 1e-4)
