@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
+from strategy.base.beside import beside
 from strategy.base.budget import UNLIMITED
-from strategy.base.errors import CertificateError, InfeasibleError
+from strategy.base.errors import CertificateError, InfeasibleError, SbplanError
 from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, on_axes, plain
 from strategy.bounds.inequality import Inequality
@@ -84,17 +86,55 @@ def replay(request: Request, certificate: BoundCertificate, bound_ns: int, confi
             raise CertificateError("weights that nothing has", where=f"certificate, cut {at}")
     if any(cut.template.tensor_axis for cut in every) and not request.cost.is_faster_inside():
         raise CertificateError("templates without data axis where links inside of nodes are not the faster ones")
+    one, other = _dealt(every)
+    tasks = [
+        partial(_check_configurations, forms, certificate, configs, bound_ns),
+        partial(_check_templates, request, one),
+        partial(_check_templates, request, other),
+    ]
+    done = list[tuple[int, int, int]]()
+    for outcome in beside(tasks):
+        if isinstance(outcome, SbplanError):
+            raise outcome
+        done.append(outcome)
+    return Replayed(bound_ns, *done[0], len(every))
+
+
+def _check_configurations(
+    forms: ClosedForms, certificate: BoundCertificate, configs: Sequence[PlanConfig], bound_ns: int
+) -> tuple[int, int, int]:
+    """How many configurations take no less than the bound by their work, by their layers, and by multipliers.
+
+    Raises:
+        CertificateError: of one it does not follow.
+    """
     by_work = unsettled(forms, configs, range(len(configs)), bound_ns, layers=False)
     for at, cut in enumerate(certificate.layers):
         _take_layers(forms, cut, f"certificate, cut {at}")
     by_layers = unsettled(forms, configs, by_work, bound_ns, layers=True)
     for place in by_layers:
         _check_configuration(forms, certificate, configs[place], place, bound_ns)
-    templates = _Templates(request)  # last: it takes longest
-    for at, cut in enumerate(every):
+    return len(configs) - len(by_work), len(by_work) - len(by_layers), len(by_layers)
+
+
+def _dealt(cuts: Sequence[TemplateCut]) -> tuple[list[tuple[int, TemplateCut]], list[tuple[int, TemplateCut]]]:
+    """Cuts with their places, dealt out to two: those of one template to one of them."""
+    keys = {key: i for i, key in enumerate(dict.fromkeys(cut.template.key for cut in cuts))}
+    placed = list(enumerate(cuts))
+    one, other = ([pair for pair in placed if keys[pair[1].template.key] % 2 == half] for half in range(2))
+    return one, other
+
+
+def _check_templates(request: Request, cuts: Sequence[tuple[int, TemplateCut]]) -> tuple[int, int, int]:
+    """Replay the proofs of cuts; nothing is counted.
+
+    Raises:
+        CertificateError: one does not follow.
+    """
+    templates = _Templates(request)
+    for at, cut in cuts:
         templates.check(cut, f"certificate, cut {at}")
-    counts = len(configs) - len(by_work), len(by_work) - len(by_layers), len(by_layers)
-    return Replayed(bound_ns, *counts, len(every))
+    return 0, 0, 0
 
 
 def unsettled(
@@ -110,9 +150,13 @@ def unsettled(
         layers: whether what is known of layers counts; else least work and memory alone.
     """
     few = [configs[place] for place in places]
-    bounds = forms.first_bounds_ns(few) if layers else forms.work_bounds_ns(few)
+    bounds = forms.first_bounds_ns(few, exchanges=False) if layers else forms.work_bounds_ns(few)
     low = [place for place, least_ns in zip(places, bounds, strict=True) if least_ns < bound_ns]
-    return low if layers else [place for place in low if all(forms.fitting([configs[place]]))]
+    if not layers:
+        return [place for place in low if all(forms.fitting([configs[place]]))]
+    # What goes on beside layers takes longest to find: for what the rest leaves alone.
+    bounds = forms.first_bounds_ns([configs[place] for place in low])
+    return [place for place, least_ns in zip(low, bounds, strict=True) if least_ns < bound_ns]
 
 
 @dataclass(slots=True)
