@@ -64,6 +64,8 @@ MOST_STALLED = 2
 """So many cuts in turn may gain nothing before no further one is looked for."""
 LITTLE = 2e-3
 """By this part what is not on a path counts all the same."""
+PRESENT = 2e-3
+"""A bound is a mix of the ways to treat layers of which more than this share of the layers is treated so."""
 RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
 SCARCE = 0.7
@@ -359,7 +361,7 @@ class Refinement:
         """Of the ways that the bound is a mix of, that of whose template least is known."""
         shares = box.prices[box.config].shares
         names = self._templates(box, tensor_axis=tensor_axis)
-        mixed = [name for name, share in zip(names, shares, strict=True) if share > LITTLE]
+        mixed = [name for name, share in zip(names, shares, strict=True) if share > PRESENT]
         return min(mixed or names, key=lambda name: len(points.get(name.key, ()))).config
 
     def _worth_asking(
@@ -374,7 +376,7 @@ class Refinement:
         weights = box.prices[box.config].weights
         shares = box.prices[box.config].shares
         if box.within is not None and all(
-            known or share <= LITTLE for known, share in zip(points, shares, strict=True)
+            known or share <= PRESENT for known, share in zip(points, shares, strict=True)
         ):
             among = box.within.mixed(box.config, points)
             if (among.step_ns or 0) < box.bound_ns + least_ns:
