@@ -151,7 +151,7 @@ def test_interrupted_it_ends_with_the_best_so_far(asked: Request) -> None:
     ("work", "signals"),
     long_but(
         itertools.product(["certified_candidates", "fastest_neighbour", "with_exchange", "simulated_step"], [1, 2]),
-        *(3, 7),
+        3,
     ),
 )
 def test_a_signal_after_solving_leaves_the_answer(

@@ -96,9 +96,7 @@ def ways(asked: Request, config: PlanConfig) -> tuple[list[tuple[Proposed, np.nd
     return found, within
 
 
-@pytest.mark.parametrize(
-    ("configs", "least"), long_but([([CONFIGS[1], CONFIGS[3]], 1), (CONFIGS, 8)], 0), ids=["few", "all"]
-)
+@pytest.mark.parametrize(("configs", "least"), long_but([([CONFIGS[1]], 1), (CONFIGS, 8)], 0), ids=["few", "all"])
 def test_a_mix_is_priced_as_the_deep_model_is(configs: list[PlanConfig], least: int) -> None:
     asked, differ = request(4, TRAINING, model=GPT, backend="cuda"), 0
     short = shortened(GPT)
@@ -125,10 +123,13 @@ def test_a_mix_is_priced_as_the_deep_model_is(configs: list[PlanConfig], least: 
     assert differ >= least, differ
 
 
-def test_no_mix_takes_less_than_the_bound_of_mixes() -> None:
+@pytest.mark.parametrize(
+    ("configs", "least"), long_but([([CONFIGS[1], CONFIGS[5]], 2), (CONFIGS, 8)], 0), ids=["few", "all"]
+)
+def test_no_mix_takes_less_than_the_bound_of_mixes(configs: list[PlanConfig], least: int) -> None:
     """Where its share is the same on all stages, in no more memory than its parts' mean holds by the program's rows."""
     asked, pairs = request(4, TRAINING, model=GPT, backend="cuda"), 0
-    for config in (one for one in CONFIGS if one.virtual_stages == 1):
+    for config in (one for one in configs if one.virtual_stages == 1):
         found, within = ways(asked, config)
         count = most_between(config, GPT.layers)
         for (one, first), (other, second) in itertools.permutations(found, 2):
@@ -146,4 +147,4 @@ def test_no_mix_takes_less_than_the_bound_of_mixes() -> None:
                 bound_ns = limited.bound(config).step_ns
                 assert bound_ns is not None
                 assert bound_ns <= mix.step_ns
-    assert pairs >= 8, pairs
+    assert pairs >= least, pairs
