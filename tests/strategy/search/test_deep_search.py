@@ -311,7 +311,8 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: 
     assert refinement.known.proposals
 
 
-@pytest.mark.parametrize("seed", long_but(range(3), 1))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
 def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
     """A box that computes again, or gathers per micro-batch, by cuts of the one that does neither."""
     request = asked(batch=32, limit=2**50)
@@ -339,7 +340,8 @@ def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
             assert box.bounds_ns[box.configs.index(one.found.config)] <= one.found.step_ns, one.found.config
 
 
-@pytest.mark.parametrize("seed", long_but(range(4), 0))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
 def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
     """A box is bounded anew with as much memory as the rows count of one of its proposals."""
     rng = random.Random(seed)

@@ -54,6 +54,7 @@ def test_the_answer_is_a_legal_plan_and_says_so(answer: SearchResult) -> None:
     assert all(time_s >= claims.step_time_s for _, time_s in answer.runners_up)
 
 
+@pytest.mark.long
 def test_same_request_same_bytes(asked: Request, answer: SearchResult) -> None:
     assert plan_text(found_with(asked).plan) == plan_text(answer.plan)
 
