@@ -29,10 +29,17 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a syntax tree: to walk it takes as long as to parse it."""
+    return tuple(ast.walk(tree))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def trees_of_this_file_alone() -> Iterator[None]:
     """They take 200 MB."""
     yield
+    nodes.cache_clear()
     parsed.cache_clear()
 
 
@@ -89,7 +96,7 @@ def test_the_entry_can_be_the_script() -> None:
 def test_nothing_of_the_house_uses_pickle_eval_or_a_shell() -> None:
     found = []
     for path in SOURCES:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(parsed(path)):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
                 wrong = {"pickle", "marshal", "shelve", "dill", "cloudpickle"} & {n.partition(".")[0] for n in names}
@@ -209,7 +216,7 @@ def emitted(tree: ast.AST) -> Iterator[ast.expr | None]:
     Attributes are read by `int_attr` and the like, asked for by `in op.attrs`, and written as the keys of a dict that
     is an argument of what emits an op, or is assigned to a name that ends with `attrs`.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             position = EMITTERS.get(callee(node), len(node.args))
             if position < len(node.args):
@@ -238,7 +245,7 @@ def inspected(tree: ast.AST) -> Iterator[ast.expr]:
 
     Strings are found by what they are.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             one, other = node.left, node.comparators[0]
             if isinstance(node.ops[0], ast.Eq | ast.NotEq):
@@ -259,7 +266,7 @@ def inspected(tree: ast.AST) -> Iterator[ast.expr]:
 def known_kinds(tree: ast.AST) -> set[str]:
     """What a file says of the kinds of ops, other than what it emits."""
     legal = {id(node) for node in emitted(tree)}
-    words = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in REGISTRY)
+    words = (node for node in nodes(tree) if isinstance(node, ast.Constant) and node.value in REGISTRY)
     return {repr(node.value) for node in words if id(node) not in legal} | {ast.unparse(n) for n in inspected(tree)}
 
 
@@ -350,7 +357,7 @@ PARSED_NAMES = {
 
 def names_taken_apart(tree: ast.AST) -> list[int]:
     """Lines where a name is split, sliced, searched or matched against a regular expression."""
-    return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.expr) and _takes_name_apart(node)]
+    return [node.lineno for node in nodes(tree) if isinstance(node, ast.expr) and _takes_name_apart(node)]
 
 
 def _takes_name_apart(node: ast.expr) -> bool:
@@ -428,7 +435,7 @@ def test_every_extra_is_imported_by_something() -> None:
     imported: set[str] = set()
     trees = itertools.chain(map(parsed, SOURCES), (ast.parse(p.read_text()) for p in (ROOT / "tests").rglob("*.py")))
     for tree in trees:
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Import):
                 imported.update(alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -476,7 +483,7 @@ def module_of(path: Path) -> str:
 def imported_by(path: Path, known: set[str]) -> set[str]:
     """The modules of the house that a module imports anywhere, with the packages that they are in."""
     found: set[str] = set()
-    for node in ast.walk(parsed(path)):
+    for node in nodes(parsed(path)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -518,7 +525,7 @@ def test_every_module_is_reached_by_a_user() -> None:
 
 def takes(tree: ast.Module, name: str) -> bool:
     """Whether a function, or a class by a field, takes a value of a type."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef):
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             annotations = [one.annotation for one in arguments if one.annotation is not None]
@@ -659,7 +666,7 @@ MUTABLE = re.compile(r"(list|dict|set|defaultdict|OrderedDict|Counter|deque|byte
 
 def changeable_fields(tree: ast.AST) -> Iterator[str]:
     """Fields of frozen dataclasses that hold what can change; what a callable takes is no field."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ClassDef) and any("frozen=True" in ast.unparse(d) for d in node.decorator_list):
             for line in node.body:
                 if isinstance(line, ast.AnnAssign) and any(
@@ -685,7 +692,7 @@ def held_kinds(annotation: ast.expr) -> Iterator[str]:
 
 
 def id_calls(tree: ast.AST) -> list[int]:
-    return [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "id"]
+    return [n.lineno for n in nodes(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "id"]
 
 
 def test_values_are_values() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from executor.train import program_of
 from strategy.graph.signature import op_signatures
 from strategy.layout.config import Recompute
 from strategy.models.gpt import GptConfig
@@ -16,7 +15,7 @@ from strategy.passes.training import training_graph
 from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import config_of, corpus, deduced_plan, plan_by_rules, request, train
+from tests.support.small_plans import config_of, corpus, deduced_plan, lowered, plan_by_rules, request, train
 from tests.test_mixed_precision import differences, how_of, plan_of, plan_with
 
 ROUNDING = 2.0**-4
@@ -29,7 +28,7 @@ DELAYED, CURRENT = Precision.FP8_DELAYED, Precision.FP8_CURRENT
 )
 def test_ranks_train_as_one_device_does_on_codes(precision: Precision, degrees: tuple[int, int, int]) -> None:
     plan = plan_of(precision, *degrees)
-    program = program_of(plan)
+    program = lowered(plan)
     assert verify(plan, program) == []
     loss, worst = differences(plan, train(plan, corpus(plan.model.vocabulary), steps=3, program=program), 3)
     assert loss < 2.0**-8
@@ -52,7 +51,7 @@ def test_ranks_train_as_one_device_does_on_codes(precision: Precision, degrees: 
 )
 def test_codes_go_with_every_technique(precision: Precision, technique: str) -> None:
     plan = plan_with(technique, precision)
-    program = program_of(plan)
+    program = lowered(plan)
     assert verify(plan, program) == []
     loss, worst = differences(plan, train(plan, corpus(plan.model.vocabulary), steps=3, program=program), 3)
     assert loss < 2.0**-8
@@ -91,7 +90,7 @@ def test_ranks_train_as_one_device_does_on_codes_with_a_scale_per_block(
     precision: Precision, degrees: tuple[int, int, int], settings: dict[str, Any]
 ) -> None:
     plan = in_blocks(precision, degrees, settings)
-    program = program_of(plan)
+    program = lowered(plan)
     assert verify(plan, program) == []
     loss, worst = differences(plan, train(plan, corpus(plan.model.vocabulary), steps=3, program=program), 3)
     assert loss < 2.0**-8

@@ -23,16 +23,18 @@ from strategy.graph.ops.base import AxisSignature, Call, Example, OpDef, element
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.sbp.sbp import P
 from strategy.sbp.tensor import TensorSpec
+from tests.support.long_parameters import long_but
 
-MOST_LISTED = 12
-MOST_UNLISTED = 30
+MOST = [(6, 15), (12, 30)]
+"""Signatures that are tried of those that an op lists, and of those that it does not."""
 NUMPY = NumpyKernels()
 KINDS = tuple(REGISTRY)
 
 
+@pytest.mark.parametrize(("listed", "unlisted"), long_but(MOST, 0))
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_op_is_what_it_says(kind: str) -> None:
-    found = check_kind(kind, NUMPY, seed=1, most_listed=MOST_LISTED, most_unlisted=MOST_UNLISTED)
+def test_an_op_is_what_it_says(kind: str, listed: int, unlisted: int) -> None:
+    found = check_kind(kind, NUMPY, seed=1, most_listed=listed, most_unlisted=unlisted)
     print(found)
     assert found.problems == []
 

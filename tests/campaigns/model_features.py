@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from executor.train import program_of
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import Product
 from strategy.models.decoder import DecoderConfig
@@ -27,7 +26,7 @@ from tests.campaigns.outcome import Outcome, survived
 from tests.campaigns.transparency import check, on_one_device
 from tests.support.random_plans import turn
 from tests.support.reference import Array
-from tests.support.small_plans import config_of, corpus, deduced_plan, random_plan, request, train
+from tests.support.small_plans import config_of, corpus, deduced_plan, lowered, random_plan, request, train
 
 CODED = tuple(precision for precision in Precision if precision.scaling is not None)
 PRECISIONS = (Precision.FULL, *CODED)
@@ -113,7 +112,7 @@ def _splits_codes(plan: Plan) -> Iterator[bool]:
 
 def problems(plan: Plan) -> Iterator[str]:
     """Everything in which the training of a plan differs from one device, or from what the plan says."""
-    program = program_of(plan)
+    program = lowered(plan)
     yield from verify(plan, program)
     if plan.training.precision is Precision.FULL:
         yield from check(plan, program, steps=STEPS)

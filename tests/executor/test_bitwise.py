@@ -173,7 +173,7 @@ def test_what_is_not_in_one_tree_is_refused(asked: dict[str, Any], problem: str)
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("leaves", "ranks"), long_but([(8, (4,)), (8, (2,)), (6, (2, 3))], 0))
+@pytest.mark.parametrize(("leaves", "ranks"), long_but([(8, (4,)), (8, (2,)), (6, (2, 3))], 1))
 def test_processes_learn_what_one_does(leaves: int, ranks: tuple[int, ...], tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(TEXT.train[:].tobytes())

@@ -80,7 +80,7 @@ def test_another_optimiser_or_schedule_is_another_run(tmp_path: Path) -> None:
 MESHES: list[dict[str, int]] = [{}, {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2}, {"dp": 2, "zero_stage": 2}]
 
 
-@pytest.mark.parametrize("saved_on", long_but(range(len(MESHES)), 3, 4))
+@pytest.mark.parametrize("saved_on", long_but(range(len(MESHES)), 3))
 def test_what_one_mesh_saved_any_other_gathers_bit_by_bit(saved_on: int, tmp_path: Path) -> None:
     """Parameters and moments, over all 20 pairs of these meshes: loaded there, and saved again."""
     training = replace(TRAINING, dtype=DType.FLOAT32)
@@ -99,7 +99,7 @@ def test_what_one_mesh_saved_any_other_gathers_bit_by_bit(saved_on: int, tmp_pat
     assert len(others) == 4
 
 
-@pytest.mark.parametrize("cases", long_but([3, 6], 0))
+@pytest.mark.parametrize("cases", long_but([2, 6], 0))
 def test_what_one_random_plan_saved_another_gathers_bit_by_bit(cases: int) -> None:
     outcome = resume.run(cases, seed=0)
     assert outcome.failures == []
@@ -114,4 +114,4 @@ def test_a_piece_that_is_loaded_from_elsewhere_is_found(monkeypatch: pytest.Monk
         return real(self, name, moved)
 
     monkeypatch.setattr(Reader, "load", astray)
-    assert any("has other bits under" in failure for failure in resume.run(4, seed=0).failures)
+    assert any("has other bits under" in failure for failure in resume.run(2, seed=0).failures)

@@ -5,6 +5,7 @@ python -m tests.mpi.broken WHAT RANK STEP train PLAN ...
     nan     every GELU writes a number that is none, and leaves a line in the file `poisoned`
     raise   a GELU raises
     lose    no movement begun there ever comes to its end, nor is it begun with others; a stall is one after STALL_S
+    held    nothing; but a rank that is stopped by a signal is to blame after STOP_S
     die     it kills itself inside of a collective: before, while or after its data move; which one, STEP and RANK say
 """
 
@@ -26,6 +27,7 @@ from strategy.graph.ops.base import Call, OpDef
 MICRO_BATCHES = 2
 """Of the small plans."""
 STALL_S = 2.0
+STOP_S = 2.0
 KIND = "gelu"
 
 
@@ -34,13 +36,15 @@ def main(argv: list[str]) -> int:
     what, victim, step = argv[0], int(argv[1]), int(argv[2])
     if what == "lose":
         watchdog.Limits = partial(watchdog.Limits, stall_s=STALL_S)  # type: ignore[misc]
+    elif what == "held":
+        watchdog.Limits = partial(watchdog.Limits, stop_s=STOP_S)  # type: ignore[misc]
     from experiments.verbs import train
 
     original = train._train
 
     def broken(args: object) -> int:
         me = find_rank()
-        if me is not None and me.rank == victim:
+        if me is not None and me.rank == victim and what != "held":
             # NumPy and MPI are imported in the rank alone.
             if what == "die":
                 die_in_a_collective(step, random.Random(step * 64 + victim))

@@ -17,6 +17,8 @@ from pathlib import Path
 from executor.supervision import watchdog
 
 STALL_S = 1.5
+SLOW_S = 2.1
+"""What takes longer than a stall."""
 _POLL_S = 0.01
 _FSYNC = os.fsync
 

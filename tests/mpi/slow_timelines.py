@@ -8,14 +8,14 @@ from typing import Any
 
 from executor.supervision import watchdog
 from strategy.program import timeline
-from tests.mpi.disks import STALL_S
+from tests.mpi.disks import SLOW_S, STALL_S
 
 _WRITE = timeline.write_timeline
 
 
 def write_slowly(*arguments: Any) -> None:
     """As on a busy disk."""
-    time.sleep(2 * STALL_S)
+    time.sleep(SLOW_S)
     _WRITE(*arguments)
 
 

@@ -21,6 +21,7 @@ from executor.supervision.failure import record_or_say
 from executor.supervision.heartbeat import Beat, process_state, read_heartbeats
 from executor.supervision.launch import launch
 from strategy.base.errors import InputError
+from tests.support.long_parameters import long_but
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -203,17 +204,19 @@ def test_a_job_that_ends_well_says_json_and_nothing_else(tmp_path: Path) -> None
     assert survivors(beats) == []
 
 
+RAISED = [
+    ("raise", 70, "ValueError: boom", 1),
+    ("early", 70, "ValueError: before MPI", 1),
+    ("thread", 70, "ZeroDivisionError: division by zero", 1),
+    ("run error", 6, "the disk is full", 0),
+    ("input", 2, "plan.json: no such plan", 0),
+]
+
+
 @needs_mpi
-@pytest.mark.parametrize("launched", [False, True])
 @pytest.mark.parametrize(
-    ("how", "code", "reason", "tracebacks"),
-    [
-        ("raise", 70, "ValueError: boom", 1),
-        ("early", 70, "ValueError: before MPI", 1),
-        ("thread", 70, "ZeroDivisionError: division by zero", 1),
-        ("run error", 6, "the disk is full", 0),
-        ("input", 2, "plan.json: no such plan", 0),
-    ],
+    ("launched", "how", "code", "reason", "tracebacks"),
+    long_but([(launched, *one) for one in RAISED for launched in (False, True)], 0, 2, 5, 7, 9),
 )
 def test_a_rank_that_raises_ends_the_job_and_tells_once(
     tmp_path: Path, launched: bool, how: str, code: int, reason: str, tracebacks: int
@@ -263,11 +266,16 @@ def kill_one(folder: Path, what: str, *, launched: bool, victim: int, ranks: int
     return wrong
 
 
+KILLED = [("rank", 0), ("rank", 2), ("guard", 1), ("stop", 1)]
+
+
 @needs_mpi
-@pytest.mark.parametrize("launched", [False, True])
-@pytest.mark.parametrize(("what", "victim"), [("rank", 0), ("rank", 2), ("guard", 1), ("stop", 1)])
+@pytest.mark.parametrize(
+    ("what", "victim", "launched"),
+    long_but([(*one, launched) for one in KILLED for launched in (False, True)], 0, 3, 4, 5, 7),
+)
 def test_a_rank_killed_or_stopped_is_named_and_the_job_ends(
-    tmp_path: Path, launched: bool, what: str, victim: int
+    tmp_path: Path, what: str, victim: int, launched: bool
 ) -> None:
     assert kill_one(tmp_path, what, launched=launched, victim=victim) == []
 
@@ -302,7 +310,7 @@ def test_an_interrupt_reaches_the_ranks(tmp_path: Path, signum: signal.Signals, 
 
 
 @needs_mpi
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", long_but([0, 1], 1))
 def test_an_interrupt_while_one_rank_waits_in_mpi_init_for_another(tmp_path: Path, late: int) -> None:
     """The one that waits in C hears nothing; the other has no MPI by which to end it."""
     job = Job(tmp_path, f"late {late}", ranks=2, launched=True)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from executor.supervision import failure as failure_module
+from executor.supervision import watchdog
 from executor.supervision.failure import read_failure, write_actors
 from executor.supervision.heartbeat import (
     Beat,
@@ -29,6 +31,13 @@ from executor.supervision.watchdog import Limits, kill_ranks, watch
 from strategy.program.program import ActKind, Actor, Program
 
 JOB = 77
+GRACE_S = 0.3
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands for guards does not end by itself: every watcher here waits three graces for it."""
+    monkeypatch.setattr(watchdog, "_GRACE_S", GRACE_S)
 
 
 def start_heartbeat(folder: Path, rank: int, guard: Process, process: Process, job: int = JOB) -> Heartbeat:
@@ -158,8 +167,11 @@ def test_in_a_full_folder_the_watcher_says_the_cause_once_and_ends_the_job(
     assert "failed in actor 3, step 2: stopped by a signal for more than 0.3 s" in told
 
 
-def test_a_stalled_rank_is_told_with_what_it_waits_for_and_where_the_others_are(tmp_path: Path) -> None:
+def test_a_stalled_rank_is_told_with_what_it_waits_for_and_where_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both are quiet for as long: the one inside an act is to blame, whichever beat first; it is one verdict."""
+    monkeypatch.setattr(failure_module, "_LONG_S", 0.3)
     actors = (Actor("fc1>all_reduce", 0, ActKind.ALL_REDUCE), Actor("fc2", 1, ActKind.COMPUTE))
     for first in (0, 1):
         folder = tmp_path / str(first)
@@ -173,13 +185,13 @@ def test_a_stalled_rank_is_told_with_what_it_waits_for_and_where_the_others_are(
             for rank in (first, 1 - first):
                 beats[rank].beat(rank, 6 + rank)
             beats[0].wait("an exchange of ranks (0, 1) (rendezvous 4)")
-            watch(folder, JOB, 2, Limits(stall_s=2.0), quiet=True)
+            watch(folder, JOB, 2, Limits(stall_s=0.6), quiet=True)
         failure = read_failure(folder)
         assert failure is not None
         told = failure.message()
         assert f"rank 1 (pid {rank1.pid} on " in told
         assert (
-            "failed in fc2 (compute), step 8: no progress for more than 2 s; rank 0 waiting in fc1>all_reduce" in told
+            "failed in fc2 (compute), step 8: no progress for more than 0.6 s; rank 0 waiting in fc1>all_reduce" in told
         )
         assert told.endswith("(an exchange of ranks (0, 1) (rendezvous 4))")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
@@ -12,17 +11,11 @@ from experiments.command.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
 from experiments.command.stopping import exit_code, stopping, unwinding
 
 
-def stop(signum: int) -> None:
-    """Sends this process a signal; its handler runs between two bytecodes."""
-    os.kill(os.getpid(), signum)
-    signal.sigtimedwait([], 5)
-
-
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, EXIT_INTERRUPTED)])
 def test_work_with_something_to_keep_learns_which_signal_came(signum: int, code: int) -> None:
     with stopping() as came:
         try:
-            stop(signum)
+            signal.raise_signal(signum)
         except KeyboardInterrupt:
             assert exit_code(came) == code
         else:
@@ -32,14 +25,14 @@ def test_work_with_something_to_keep_learns_which_signal_came(signum: int, code:
 def test_work_with_nothing_to_keep_ends_as_terminated() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended, stopping():
-        stop(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == EXIT_TERMINATED
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_work_with_nothing_to_keep_ends_as_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt), stopping():
-        stop(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_command_unwinds_and_leaves_the_signal_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi.disks import STALL_S
+from tests.mpi.disks import SLOW_S
 from tests.mpi.faults import losses_of, never_killed
 from tests.mpi.jobs import Job, run, run_well
 from tests.mpi.plans import write_small_plan
@@ -26,10 +26,10 @@ def saved_steps(folder: Path) -> list[str]:
 def test_a_save_that_takes_longer_than_a_stall_is_none(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     goal = ("--steps", 3, "--checkpoint", "saved", "--checkpoint-every", 2, "--json")
-    job = Job(tmp_path, "slow", 2 * STALL_S, "train", plan, *goal, ranks=2, module="tests.mpi.disks")
+    job = Job(tmp_path, "slow", SLOW_S, "train", plan, *goal, ranks=2, module="tests.mpi.disks")
     ended = job.wait()
     assert (ended.code, ended.stderr) == (0, "")
-    assert ended.seconds > 4 * STALL_S
+    assert ended.seconds > 2 * SLOW_S
     assert saved_steps(tmp_path / "saved") == ["2", "3"]
 
 
@@ -102,12 +102,12 @@ def test_a_last_save_that_has_begun_is_left_to_end(tmp_path: Path) -> None:
     """It takes longer than the grace, which is for its beginning, and than a stall."""
     plan = write_small_plan(tmp_path, "mixed")
     start = ("train", plan, "--json", "--checkpoint", "saved", "--checkpoint-every", 4000, "--grace", 1)
-    job = Job(tmp_path, "slow", 2 * STALL_S, *start, "--steps", 5000, ranks=2, module="tests.mpi.disks")
+    job = Job(tmp_path, "slow", SLOW_S, *start, "--steps", 5000, ranks=2, module="tests.mpi.disks")
     job.wait_for_step(3)
     job.signal(signal.SIGTERM)
     ended = job.wait()
     assert (ended.code, saved_steps(tmp_path / "saved")) == (143, [str(max(losses_of(ended)))])
-    assert 2 * STALL_S < ended.seconds < 20
+    assert SLOW_S < ended.seconds < 20
 
 
 def test_a_second_interrupt_does_not_wait_for_the_save(tmp_path: Path) -> None:
@@ -158,6 +158,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_first_step(tmp_pa
     assert "file/saved: no folder of checkpoints can be made: " in ended.messages[0]
 
 
+@pytest.mark.long
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     goal = ("--steps", 7, "--checkpoint", "saved", "--checkpoint-every", 2, "--json")

@@ -93,6 +93,7 @@ def test_every_count_has_a_bound_and_those_on_the_front_a_plan(command: Command,
     assert "assumed: a GPU fails every 50,000 h (--mtbf" in said.err
 
 
+@pytest.mark.long
 def test_one_count_is_a_cluster_without_a_name(command: Command, tmp_path: Path, one_way: Path) -> None:
     plans = []
     for words in (["--gpu", "V100-16", "--gpus", "8"], ["--cluster", "v100-ib100:1"]):

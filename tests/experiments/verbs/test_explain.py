@@ -96,8 +96,9 @@ def test_why_not_other_degrees(command: Command, small_file: Path) -> None:
     assert "with tp=2 pp=1: dp 1, tp 2" in said.err
 
 
-def test_why_not_degrees_that_cannot_be(command: Command, plan_file: Path) -> None:
-    said = command("explain", plan_file, "--why-not", "tp=3", "--json")
+def test_why_not_degrees_that_cannot_be(command: Command, small_file: Path) -> None:
+    alone = ("tp=3", "pp=1", "num_micro_batches=1", "recompute=none", "zero_stage=0", "offload=none")
+    said = command("explain", small_file, "--why-not", *alone, "--json")
     found = json.loads(said.out)["why_not"]
     assert (said.code, found["admitted"]) == (0, False)
     assert found["constraint"] == {"kind": "devices", "current": 2, "needed": 3, "least": True}

@@ -564,7 +564,8 @@ def test_without_incumbents_nothing_is_laid_out_by_rules(
 
     monkeypatch.setattr(strategy.search.search, "solved_by_rule", by_rule)
     monkeypatch.setattr(strategy.search.search, "COMPETITORS", 99)
-    argv = ("search", *SMALL, "--cluster", cluster_file, "--out", tmp_path / "plan.json")
+    pin = write(tmp_path / "pins.toml", "[config]\nnum_micro_batches = 1\nrecompute = 'none'\n")
+    argv = ("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", tmp_path / "plan.json")
     assert command(*argv).code == 0
     assert max(wanted) > 0
     wanted.clear()

@@ -218,51 +218,41 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "saved"
 
 
+OTHER_RANKS = "the plan is for another number of ranks (got '{} processes', expected {}); start it with mpiexec -n {}"
+NOTHING = "--resume: nothing to resume from; name the folder with --checkpoint DIR"
+NO_CHECKPOINT = "--checkpoint nowhere: no checkpoint to resume from; leave out --resume"
+ONE_IS_THERE = (
+    "--checkpoint saved: the folder holds a checkpoint of step 2; add --resume to go on from it, or name another folder"
+)
+NO_DATA = "data no.txt: no such file or folder"
+
+
 @pytest.mark.parametrize(
-    ("ranks", "layout", "arguments", "code", "message"),
-    [
-        (
-            3,
-            "stages",
-            [],
-            2,
-            "the plan is for another number of ranks (got '3 processes', expected 4); start it with mpiexec -n 4",
-        ),
-        (
-            None,
-            "mixed",
-            [],
-            2,
-            "the plan is for another number of ranks (got '1 processes', expected 2); start it with mpiexec -n 2",
-        ),
-        (2, "mixed", ["--resume"], 2, "--resume: nothing to resume from; name the folder with --checkpoint DIR"),
-        (
-            2,
-            "mixed",
-            ["--resume", "--checkpoint", "nowhere"],
-            2,
-            "--checkpoint nowhere: no checkpoint to resume from; leave out --resume",
-        ),
-        (
-            2,
-            "mixed",
-            ["--checkpoint", "saved"],
-            2,
-            "--checkpoint saved: the folder holds a checkpoint of step 2; "
-            "add --resume to go on from it, or name another folder",
-        ),
-        (2, "mixed", ["--checkpoint", "mixed-float32.json"], 2, "--checkpoint mixed-float32.json: not a folder"),
-        (2, "mixed", ["--data", "no.txt"], 2, "data no.txt: no such file or folder"),
-    ],
+    ("ranks", "layout", "arguments", "message"),
+    long_but(
+        [
+            (3, "stages", [], OTHER_RANKS.format(3, 4, 4)),
+            (None, "mixed", [], OTHER_RANKS.format(1, 2, 2)),
+            (2, "mixed", ["--resume"], NOTHING),
+            (None, "alone", ["--resume"], NOTHING),
+            (2, "mixed", ["--resume", "--checkpoint", "nowhere"], NO_CHECKPOINT),
+            (2, "mixed", ["--checkpoint", "saved"], ONE_IS_THERE),
+            (2, "mixed", ["--checkpoint", "mixed-float32.json"], "--checkpoint mixed-float32.json: not a folder"),
+            (None, "alone", ["--checkpoint", "alone-float32.json"], "--checkpoint alone-float32.json: not a folder"),
+            (2, "mixed", ["--data", "no.txt"], NO_DATA),
+            (None, "alone", ["--data", "no.txt"], NO_DATA),
+        ],
+        *(0, 1, 3, 4, 5, 7, 9),
+    ),
 )
 def test_what_cannot_be_trained_is_told_once(
-    tmp_path: Path, saved: Path, ranks: int | None, layout: str, arguments: list[str], code: int, message: str
+    tmp_path: Path, saved: Path, ranks: int | None, layout: str, arguments: list[str], message: str
 ) -> None:
     copy_tree(saved, tmp_path / "saved")
     before = snapshot(tmp_path / "saved")
     plan = write_small_plan(tmp_path, layout)
     ended = run(tmp_path, "train", plan, "--json", *arguments, ranks=ranks)
-    assert (ended.code, ended.stdout, ended.stderr) == (code, "", f"sbplan: {message}\n")
+    assert (ended.code, ended.stdout, ended.stderr) == (2, "", f"sbplan: {message}\n")
     assert snapshot(tmp_path / "saved") == before
     assert not (tmp_path / "nowhere").exists()
 
@@ -273,22 +263,25 @@ def copy_tree(source: Path, target: Path) -> None:
         (target / name).write_bytes(content)
 
 
+SPOILT = [
+    ("truncated shard", DType.FLOAT32, r"rank-0\.safetensors: the shard file has another size \(got 500\); remove"),
+    ("missing shard", DType.FLOAT32, r"rank-1\.safetensors: the shard file is missing, or is not a plain file; "),
+    ("truncated manifest", DType.FLOAT32, r"manifest\.json: not a manifest of ours .*; remove step-00000002 to "),
+    ("of another run", DType.FLOAT64, r"dtype: the checkpoint is of another run \(got 'float32', expected float64"),
+]
+
+
 @pytest.mark.parametrize(
-    ("how", "dtype", "message"),
-    [
-        ("truncated shard", DType.FLOAT32, r"rank-0\.safetensors: the shard file has another size \(got 500\); remove"),
-        ("missing shard", DType.FLOAT32, r"rank-1\.safetensors: the shard file is missing, or is not a plain file; "),
-        ("truncated manifest", DType.FLOAT32, r"manifest\.json: not a manifest of ours .*; remove step-00000002 to "),
-        ("of another run", DType.FLOAT64, r"dtype: the checkpoint is of another run \(got 'float32', expected float64"),
-    ],
+    ("layout", "how", "dtype", "message"),
+    long_but([(layout, *one) for layout in ("alone", "mixed") for one in SPOILT], 0, 2, 3, 5),
 )
 def test_a_checkpoint_that_is_not_whole_or_not_ours_is_refused(
-    tmp_path: Path, saved: Path, how: str, dtype: DType, message: str
+    tmp_path: Path, saved: Path, layout: str, how: str, dtype: DType, message: str
 ) -> None:
     copy_tree(saved, tmp_path / "saved")
     before = snapshot(damage(tmp_path, how))
-    plan = write_small_plan(tmp_path, "mixed", dtype)
-    ended = run(tmp_path, "train", plan, "--steps", 4, "--json", "--resume", "--checkpoint", "saved", ranks=2)
+    plan, ranks = write_small_plan(tmp_path, layout, dtype), None if layout == "alone" else 2
+    ended = run(tmp_path, "train", plan, "--steps", 4, "--json", "--resume", "--checkpoint", "saved", ranks=ranks)
     assert (ended.code, ended.stdout, len(ended.messages)) == (2, "", 1), ended
     assert re.search(message, ended.stderr), ended.stderr
     assert snapshot(tmp_path / "saved") == before

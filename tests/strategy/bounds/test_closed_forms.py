@@ -36,10 +36,8 @@ from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 
-FEW, FEW_QUOTAS = (
-    8,
-    {"m 1": 2, "zero 0": 3, "zero 3": 1, "put off": 2, "full": 2, "llama": 2, "data": 4, "tensor": 4, "both ways": 1},
-)
+FEW = 6
+FEW_QUOTAS = {"m 1": 1, "zero 0": 1, "put off": 1, "full": 1, "llama": 1, "data": 2, "tensor": 1, "both ways": 1}
 CASES, QUOTAS = (
     36,
     {"m 1": 3, "zero 0": 8, "zero 3": 1, "put off": 4, "full": 4, "llama": 6, "data": 12, "tensor": 10, "both ways": 5},
@@ -93,7 +91,7 @@ def test_no_layouts_lie_below_a_closed_form(cases: int, quotas: Mapping[str, int
     assert all(covered[what] >= count for what, count in quotas.items()), covered
 
 
-@pytest.mark.parametrize("stage", long_but([1, 2, 3], 1))
+@pytest.mark.parametrize("stage", long_but([1, 2, 3], 2))
 def test_no_layouts_in_groups_lie_below_a_closed_form(stage: int) -> None:
     draw = random.Random(stage)
     for name, tp, m in (("gpt", 1, 4), ("llama", 2, 1)):

@@ -33,6 +33,7 @@ from strategy.search.template.template_solve import Chosen, solve_template
 from strategy.space.request import Request
 from strategy.space.short_model import shortened
 from tests.campaigns import closed_forms as campaign
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 
 MODEL = MixtralConfig(
@@ -126,10 +127,11 @@ def is_paid(each: ExpertExchange, ways: tuple[int, ...]) -> bool:
     return ways[each.writer] == start and any(ways[reader] != start for reader in each.readers)
 
 
-def test_no_closed_form_is_above_what_a_template_is_solved_to() -> None:
-    outcome = campaign.run(10, seed=1)
+@pytest.mark.parametrize(("cases", "seed", "quota"), long_but([(4, 6, 1), (10, 1, 3)], 0))
+def test_no_closed_form_is_above_what_a_template_is_solved_to(cases: int, seed: int, quota: int) -> None:
+    outcome = campaign.run(cases, seed)
     assert not outcome.failures
-    assert outcome.coverage["rows exchanged"] >= 3
+    assert outcome.coverage["rows exchanged"] >= quota
 
 
 def test_the_campaign_finds_a_bound_that_is_too_high(monkeypatch: pytest.MonkeyPatch) -> None:

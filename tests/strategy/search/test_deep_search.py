@@ -135,9 +135,9 @@ def test_bounds_are_below_what_is_found(answer: SearchResult) -> None:
 
 @exchange_left_alone()
 def test_pins_hold() -> None:
-    pins = Pins(dp=2, tp=4, pp=2, micro_batch=1, schedule=Schedule.ZB_H1, recompute=Recompute.SELECTIVE, zero_stage=0)
+    pins = Pins(dp=4, tp=1, pp=4, micro_batch=1, schedule=Schedule.ZB_H1, recompute=Recompute.SELECTIVE, zero_stage=0)
     config = found_with(asked(pins=pins)).plan.config
-    assert (config.dp, config.tp, config.pp, config.micro_batch) == (2, 4, 2, 1)
+    assert (config.dp, config.tp, config.pp, config.micro_batch) == (4, 1, 4, 1)
     assert (config.schedule, config.recompute, config.zero_stage) == (Schedule.ZB_H1, Recompute.SELECTIVE, 0)
     with pytest.raises(InfeasibleError, match="no plan for"):
         found_with(asked(pins=Pins(dp=3)))
@@ -159,9 +159,9 @@ def test_layers_between_keep_what_there_is_room_for() -> None:
     """A plan that computes all layers again, and one that keeps all: half way between there is something faster."""
     pins = Pins(tp=1, pp=2, micro_batch=2, schedule=Schedule.ONE_F_ONE_B, recompute=Recompute.FULL, zero_stage=0)
     all_kept = replace(pins, recompute=Recompute.NONE)
-    light, fast = (found_with(asked(batch=128, pins=one)).plan for one in (pins, all_kept))
+    light, fast = (found_with(asked(batch=64, pins=one)).plan for one in (pins, all_kept))
     limit = (max(light.claims.peak_memory_bytes) + max(fast.claims.peak_memory_bytes)) // 2
-    found = found_with(asked(batch=128, limit=limit, pins=replace(pins, kept_layers=KeptLayers.ANY))).plan
+    found = found_with(asked(batch=64, limit=limit, pins=replace(pins, kept_layers=KeptLayers.ANY))).plan
     assert 0 < len(found.config.kept_layers) < DEEP.layers - 2
     assert max(found.claims.peak_memory_bytes) <= limit
     assert fast.claims.objective_s < found.claims.objective_s < light.claims.objective_s
@@ -195,7 +195,8 @@ def test_interrupted_it_ends_with_the_best_so_far() -> None:
         search(request, simulate=simulated, budget=Budget.of(600), watch=lambda *_: stop(1))
 
 
-@pytest.mark.parametrize("work", long_but(["certified", "with_exchange"], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("work", ["certified", "with_exchange"])
 def test_a_signal_after_refining_leaves_the_answer(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = refinement_module if work == "certified" else search_module
     do, raised = getattr(module, work), list[bool]()
@@ -346,7 +347,8 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: 
     assert refinement.known.proposals
 
 
-@pytest.mark.parametrize("seed", long_but(range(3), 1))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
 def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
     """A box that computes again, or gathers per micro-batch, by cuts of the one that does neither."""
     request = asked(batch=32, limit=2**50)
@@ -374,7 +376,8 @@ def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
             assert box.bounds_ns[box.configs.index(one.found.config)] <= one.found.step_ns, one.found.config
 
 
-@pytest.mark.parametrize("seed", long_but(range(4), 0))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
 def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
     """A box is bounded anew with as much memory as the rows count of one of its proposals."""
     rng = random.Random(seed)

@@ -42,6 +42,7 @@ def test_two_that_read_a_partial_sum_wait_for_no_collective(
     assert search(asked, simulate=simulated_step, budget=Budget.of(300)).plan.layout == found.layout
 
 
+@pytest.mark.long
 def test_what_is_proved_of_a_neighbour_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gap may take the place of none where one is allowed, and grows no further."""
     asked = replace(random_case(400).request, gap=0.01)

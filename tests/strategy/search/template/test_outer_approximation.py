@@ -69,7 +69,7 @@ def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
     return pipelined(parts, config, asked.model.layers, (0, 0), Overlap.of(asked.cost.cluster)).step_ns
 
 
-@pytest.mark.parametrize("config", long_but(CONFIGS, 1, 7), ids=str)
+@pytest.mark.parametrize("config", long_but(CONFIGS, 7), ids=str)
 def test_no_layout_takes_less(config: PlanConfig) -> None:
     """Against the exact solution of the deep model, which the bounds rise towards from cut to cut."""
     asked = request(4, TRAINING, model=GPT, backend="cuda")
@@ -151,7 +151,7 @@ def test_memory_raises_the_bound_until_nothing_fits() -> None:
 
 
 @pytest.mark.parametrize("precision", long_but([Precision.BF16, Precision.FULL], 0))
-@pytest.mark.parametrize("config", long_but([*CONFIGS, PlanConfig(2, 2, 1, 8, 1, Schedule.ONE_F_ONE_B)], 3, 9), ids=str)
+@pytest.mark.parametrize("config", long_but([*CONFIGS, PlanConfig(2, 2, 1, 8, 1, Schedule.ONE_F_ONE_B)], 3), ids=str)
 def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precision) -> None:
     """The deep model as it is laid out, under the layouts that cost least and under those that hold least."""
     asked = request(4, replace(TRAINING, precision=precision), model=GPT, backend="cuda")
@@ -187,7 +187,7 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
             (3, 2, 2, 4, Schedule.GPIPE),
             (2, 2, 2, 4, Schedule.ONEFLOW),
         ],
-        *(1, 2, 5),
+        *(1, 5),
     ),
 )
 def test_what_goes_on_beside_is_held(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from strategy.bounds.pipeline_parts import parts_in, times_of
 from strategy.bounds.point import PASSES
@@ -18,8 +19,7 @@ from strategy.layout.step_times import Overlap, step_ns
 from strategy.search.template.parts import LayerPart, ModelParts
 from strategy.search.template.stages import peak_bytes
 from strategy.search.template.uneven_runs import UnevenPipeline
-
-CASES, QUOTA = 200, 30
+from tests.support.long_parameters import long_but
 
 
 def all_cuts(layers: int, places: int) -> Iterator[tuple[int, ...]]:
@@ -69,9 +69,10 @@ def dealt_ns(pipeline: UnevenPipeline, cut: tuple[int, ...]) -> int | None:
     return step_ns(config.schedule, config.num_micro_batches, times)
 
 
-def test_no_cut_is_better() -> None:
+@pytest.mark.parametrize(("cases", "quota"), long_but([(60, 6), (200, 30)], 0))
+def test_no_cut_is_better(cases: int, quota: int) -> None:
     rng, seen = random.Random(11), Counter[str]()
-    for _ in range(CASES):
+    for _ in range(cases):
         pipeline = random_pipeline(rng)
         if pipeline is None:
             continue
@@ -89,7 +90,7 @@ def test_no_cut_is_better() -> None:
         scarce = None in steps.values()
         seen += Counter({"uneven": bool(found.config.runs), "scarce": scarce, "laps": config.virtual_stages > 1})
     print(dict(seen))
-    assert min(seen["uneven"], seen["scarce"]) >= QUOTA
+    assert min(seen["uneven"], seen["scarce"]) >= quota
     assert min(seen["nothing fits"], seen["laps"]) > 0
 
 
