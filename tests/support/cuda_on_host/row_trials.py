@@ -132,6 +132,11 @@ def many(rng: np.random.Generator) -> Routing:
     return _routing(rng, (2, 1300), 3, 2)
 
 
+def of_many_experts(rng: np.random.Generator) -> Routing:
+    """More experts than a block has threads."""
+    return Routing(np.array([[[0, 100], [258, 7]]], np.int32), (260, 1, 2), ((0, 260), (0, 1), (0, 2)))
+
+
 Maker = Callable[[str, np.random.Generator], Iterator[RowTrial]]
 
 
@@ -148,7 +153,8 @@ def _each(operands: int, results: int = 1) -> Maker:
         for drawn, width in ((few, 77), (few, 1028), (of_a_piece, 24), (all_to_one, 8), (nobody, 8), (a_row, 1)):
             routing = drawn(rng)
             rows = tuple(_matrix(rng, len(routing.cells), width) for _ in range(operands))
-            yield RowTrial(kind, routing, rows, tuple(range(operands)), (width,) * results)
+            attrs = {"limit": 1.2} if "bounded" in kind else {}
+            yield RowTrial(kind, routing, rows, tuple(range(operands)), (width,) * results, attrs)
 
     return make
 
@@ -171,7 +177,8 @@ _ROUTED = (
 
 
 def _dispatch(kind: str, rng: np.random.Generator) -> Iterator[RowTrial]:
-    for (drawn, width), weighted in ((one, weighted) for one in _ROUTED for weighted in (False, True)):
+    every = [(one, weighted) for one in _ROUTED for weighted in (False, True)]
+    for (drawn, width), weighted in (*every, ((of_many_experts, 3), False)):
         routing = drawn(rng)
         x = rng.standard_normal((*routing.chosen.shape[:2], width))
         weights = (rng.random(routing.chosen.shape),) * weighted
@@ -216,6 +223,15 @@ def _grouped_tn(kind: str, rng: np.random.Generator) -> Iterator[RowTrial]:
         yield RowTrial(kind, routing, (rows, dy), (0, 1), ((last - first, inner, outer),))
 
 
+def _by_expert(kind: str, rng: np.random.Generator) -> Iterator[RowTrial]:
+    for drawn, width in _ROUTED[:-2]:
+        routing = drawn(rng)
+        (first, last), *_ = routing.box
+        rows, adds = _matrix(rng, len(routing.cells), width), kind == "add_by_expert"
+        bias = (rng.standard_normal((last - first, width)),) * adds
+        yield RowTrial(kind, routing, (rows, *bias), (0,), (width if adds else (last - first, width),))
+
+
 _MAKERS: Mapping[str, Maker] = {
     "gelu": _each(1),
     "gelu_grad": _each(2),
@@ -223,6 +239,11 @@ _MAKERS: Mapping[str, Maker] = {
     "silu_grad": _each(2),
     "swiglu": _each(2),
     "swiglu_grad": _each(3, 2),
+    "bounded_swiglu": _each(2),
+    "bounded_swiglu_dgate": _each(3),
+    "bounded_swiglu_dup": _each(3),
+    "add_by_expert": _by_expert,
+    "sum_by_expert": _by_expert,
     "mul": _each(2),
     "add_n": _add_n,
     "dropless_dispatch": _dispatch,

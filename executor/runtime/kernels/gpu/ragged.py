@@ -21,8 +21,8 @@ from executor.runtime.kernels.gpu.launch import (
     struct,
     wide,
 )
-from executor.runtime.kernels.gpu.program import BLOCK, PACK_NBYTES
-from strategy.graph.ops.base import Array, Call, int_attr
+from executor.runtime.kernels.gpu.program import BLOCK, PACK_NBYTES, WARP
+from strategy.graph.ops.base import Array, Call, float_attr, int_attr
 from strategy.sbp.ragged import Rows
 
 Launches = tuple[Launch, ...]
@@ -66,16 +66,35 @@ def swiglu_grad(call: Call) -> Launches:
     return _each("swiglu_grad_rows", call)
 
 
+def bounded_swiglu(call: Call) -> Launches:
+    """See `strategy.graph.ops.bounded_swiglu`."""
+    return _bounded("bounded_swiglu_rows", call)
+
+
+def bounded_swiglu_dgate(call: Call) -> Launches:
+    """See `strategy.graph.ops.bounded_swiglu`."""
+    return _bounded("bounded_swiglu_dgate_rows", call)
+
+
+def bounded_swiglu_dup(call: Call) -> Launches:
+    """See `strategy.graph.ops.bounded_swiglu`."""
+    return _bounded("bounded_swiglu_dup_rows", call)
+
+
+def _bounded(kernel: str, call: Call) -> Launches:
+    return _each(kernel, call, np.float32(float_attr(call.attrs, "limit")))
+
+
 def mul(call: Call) -> Launches:
     """See `strategy.graph.ops.binary`."""
     return _each("mul_rows", call)
 
 
-def _each(kernel: str, call: Call) -> Launches:
+def _each(kernel: str, call: Call, *figures: np.generic) -> Launches:
     """A kernel over all elements of the rows."""
     first = call.inputs[0]
     held = [part for rows in call.outputs for part in (rows.index, rows.room)]
-    arguments = (first.index, *(rows.room for rows in call.inputs), *held, *_stretch(call))
+    arguments = (first.index, *(rows.room for rows in call.inputs), *held, *figures, *_stretch(call))
     return (Launch(kernel, element_of(first.room), in_strides(first.room.size, element_of(first.room)), arguments),)
 
 
@@ -187,6 +206,30 @@ def grouped_matmul_tn(call: Call) -> Launches | None:
     fits = _fit((rows.room, dy.room), math.gcd(inner, outer))
     arguments = (bounds, rows.room, dy.room, out, np.int64(inner), np.int64(outer), fits)
     return (find, Launch("grouped_product_tn", element_of(out), grid, arguments))
+
+
+def add_by_expert(call: Call) -> Launches:
+    """See `strategy.graph.ops.bounded_swiglu`: every row finds its expert by its cell."""
+    (rows, bias), (out,) = call.inputs, call.outputs
+    (first, _), (_, groups, tokens), width = rows.box[0], rows.logical, rows.shape[-1]
+    fits = wide((rows.room, bias, out.room), width, _ROW_NBYTES)
+    grid = (len(rows.room), _stretches(width, bias, fits), 1)
+    figures = (np.int64(first), np.int64(groups * tokens))
+    arguments = (rows.index, rows.room, bias, *figures, out.index, out.room, np.int64(width), fits)
+    return (Launch("add_by_expert_rows", element_of(bias), grid, arguments),)
+
+
+def sum_by_expert(call: Call) -> Launches | None:
+    """See `strategy.graph.ops.bounded_swiglu`; None for more experts than a grid takes."""
+    (rows,), (out,) = call.inputs, call.outputs
+    experts, width = out.shape
+    if experts > _MOST_ALONG_Y:
+        return None
+    find, bounds = _expert_bounds(call, rows)
+    fits = wide((rows.room,), width, _ROW_NBYTES)
+    stretches = blocks_for(width, WARP * (_ROW_NBYTES // out.dtype.itemsize if fits else 1))
+    arguments = (bounds, rows.room, out, np.int64(width), fits)
+    return (find, Launch("sum_by_expert_rows", element_of(out), (stretches, experts, 1), arguments))
 
 
 def _expert_bounds(call: Call, rows: Rows) -> tuple[Launch, Array]:

@@ -9,7 +9,7 @@
 //   bounded_swiglu_dgate, _dup             dy, gate, up -> one   4 n elements, 14, 9 n FLOP
 //
 // Of ragged rows (ragged.cuh), n = elements of those that there are, and 8 bytes of each row's cell, read and written:
-// gelu_, gelu_grad_, silu_, silu_grad_, swiglu_ and swiglu_grad_rows.
+// gelu_, gelu_grad_, silu_, silu_grad_, swiglu_, swiglu_grad_, bounded_swiglu_, bounded_swiglu_dgate_ and _dup_rows.
 
 constexpr float GELU_C = 0.7978845608028654f;  // sqrt(2 / pi)
 constexpr float GELU_A = 0.044715f;
@@ -166,31 +166,65 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
   swiglu_gradients(dy + ahead, gate + ahead, up + ahead, dgate + ahead, dup + ahead, n - ahead, wide);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
-    bounded_swiglu(const Element *gate, const Element *up, Element *y, float limit, Index n, int wide) {
-  each<2>({gate, up}, y, n, wide, [=](const float(&v)[2]) {
+struct BoundedSwiglu {
+  float limit;
+
+  __device__ float operator()(const float (&v)[2]) const {
     const float g = fminf(v[0], limit);
     return (fminf(fmaxf(v[1], -limit), limit) + 1.0f) * g * sigmoid(ALPHA * g);
-  });
-}
-
+  }
+};
 // Nothing where the bound holds: dy (u + 1) s (1 + alpha g (1 - s)).
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
-    bounded_swiglu_dgate(const Element *dy, const Element *gate, const Element *up, Element *dgate, float limit,
-                         Index n, int wide) {
-  each<3>({dy, gate, up}, dgate, n, wide, [=](const float(&v)[3]) {
+struct BoundedGateGrad {
+  float limit;
+
+  __device__ float operator()(const float (&v)[3]) const {
     const float g = fminf(v[1], limit), s = sigmoid(ALPHA * g);
     const float slope = v[1] <= limit ? s * (1.0f + ALPHA * g * (1.0f - s)) : 0.0f;
     return v[0] * (fminf(fmaxf(v[2], -limit), limit) + 1.0f) * slope;
-  });
+  }
+};
+// Nothing where a bound holds: dy g s.
+struct BoundedUpGrad {
+  float limit;
+
+  __device__ float operator()(const float (&v)[3]) const {
+    const float g = fminf(v[1], limit);
+    return fabsf(v[2]) <= limit ? v[0] * g * sigmoid(ALPHA * g) : 0.0f;
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    bounded_swiglu(const Element *gate, const Element *up, Element *y, float limit, Index n, int wide) {
+  each<2>({gate, up}, y, n, wide, BoundedSwiglu{limit});
 }
 
-// Nothing where a bound holds: dy g s.
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    bounded_swiglu_rows(const Index *index, const Element *gate, const Element *up, Index *held, Element *y, float limit,
+                        Index width, Index lead, int wide) {
+  each_of_rows<2>(index, {gate, up}, held, y, width, lead, wide, BoundedSwiglu{limit});
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    bounded_swiglu_dgate(const Element *dy, const Element *gate, const Element *up, Element *dgate, float limit,
+                         Index n, int wide) {
+  each<3>({dy, gate, up}, dgate, n, wide, BoundedGateGrad{limit});
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    bounded_swiglu_dgate_rows(const Index *index, const Element *dy, const Element *gate, const Element *up, Index *held,
+                              Element *dgate, float limit, Index width, Index lead, int wide) {
+  each_of_rows<3>(index, {dy, gate, up}, held, dgate, width, lead, wide, BoundedGateGrad{limit});
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     bounded_swiglu_dup(const Element *dy, const Element *gate, const Element *up, Element *dup, float limit, Index n,
                        int wide) {
-  each<3>({dy, gate, up}, dup, n, wide, [=](const float(&v)[3]) {
-    const float g = fminf(v[1], limit);
-    return fabsf(v[2]) <= limit ? v[0] * g * sigmoid(ALPHA * g) : 0.0f;
-  });
+  each<3>({dy, gate, up}, dup, n, wide, BoundedUpGrad{limit});
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    bounded_swiglu_dup_rows(const Index *index, const Element *dy, const Element *gate, const Element *up, Index *held,
+                            Element *dup, float limit, Index width, Index lead, int wide) {
+  each_of_rows<3>(index, {dy, gate, up}, held, dup, width, lead, wide, BoundedUpGrad{limit});
 }

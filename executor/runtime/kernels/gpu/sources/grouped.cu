@@ -1,14 +1,16 @@
-// Grouped products: ragged rows, by expert, with the matrix of each (strategy/graph/ops/grouped_matmul.py).
+// Grouped products: ragged rows, by expert, with the matrix of each (strategy/graph/ops/grouped_matmul.py); and biases.
 //
-//   expert_bounds       index                          -> bounds    where experts' rows begin, and their tiles
-//   grouped_product     rows[., inner], w[experts, inner, outer] -> rows[., outer]          2 rows inner outer FLOP
-//   grouped_product_nt  rows[., inner], w[experts, outer, inner] -> rows[., outer]          likewise
+//   expert_bounds       index                                    -> bounds                   where experts' rows begin
+//   grouped_product     rows[., inner], w[experts, inner, outer] -> rows[., outer]           2 rows inner outer FLOP
+//   grouped_product_nt  rows[., inner], w[experts, outer, inner] -> rows[., outer]           likewise
 //   grouped_product_tn  rows[., inner], dy[., outer]             -> [experts, inner, outer]  likewise
+//   add_by_expert_rows  rows[., width], bias[experts, width]     -> rows[., width]           2 n elements, n FLOP
+//   sum_by_expert_rows  rows[., width]                           -> [experts, width]         n elements, n FLOP
 //
-// At least, each operand is read once and the result written; a tile of the result reads its rows and columns of both
-// operands anew. Halves go through tensor cores, float through the others; sums are in float, over k in one order. A block
-// makes one tile of a result, and finds on the device which expert's it is: the grid has room for the tiles of any
-// division of rows among experts.
+// n = elements of the rows that there are. At least, each operand of a product is read once and the result written; a tile
+// of the result reads its rows and columns of both operands anew. Halves go through tensor cores, float through the others;
+// sums are in float, in one order. A block makes one tile of a result, and finds on the device which expert's it is: the
+// grid has room for the tiles of any division of rows among experts.
 //
 // Plain tiles: operands go through shared memory once per step, by loads of eight bytes, and no step is loaded while the
 // one before is multiplied. That is not the speed of cuBLASLt, which cannot be told sizes on the device.
@@ -209,4 +211,50 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 2)
   const Operand a = {rows + begin * inner + row, 1, inner}, b = {dy + begin * outer + column, 1, outer};
   multiply_tile<false, false>(a, b, inner - row, outer - column, bounds[expert + 1] - begin,
                               out + (expert * inner + row) * outer + column, outer, tiles, wide);
+}
+
+// blockIdx is (row of the room, stretch of its width).
+template <int W>
+__device__ inline void add_bias(const Element *row, const Element *bias, Element *into, Index width) {
+  const Index column = (Index(blockIdx.y) * BLOCK + threadIdx.x) * W;
+  if (column >= width) return;
+  float v[W], b[W];
+  load<W>(row + column, v);
+  load<W>(bias + column, b);
+  for (int j = 0; j < W; ++j) v[j] += b[j];
+  store<W>(into + column, v);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    add_by_expert_rows(const Index *index, const Element *rows, const Element *bias, Index first, Index tokens,
+                       Index *held, Element *out, Index width, int wide) {
+  hold_cells(index, held);
+  const Index row = blockIdx.x;
+  if (row >= index[0]) return;
+  const Index expert = index[1 + row] / tokens - first;
+  if (wide)
+    add_bias<HALF_PACK>(rows + row * width, bias + expert * width, out + row * width, width);
+  else
+    add_bias<1>(rows + row * width, bias + expert * width, out + row * width, width);
+}
+
+// blockIdx is (stretch of columns, expert).
+template <int W>
+__device__ inline void sum_of_expert(const Index *bounds, const Element *rows, Element *out, Index width, float *room) {
+  const auto term = [&](Index row, Index column, float(&sums)[1][W]) {
+    float v[W];
+    load<W>(rows + row * width + column, v);
+    for (int j = 0; j < W; ++j) sums[0][j] += v[j];
+  };
+  const auto put = [&](int, Index column, float total) { narrow(total, out[column]); };
+  each_column<W, 1, 4>(bounds[blockIdx.y], bounds[blockIdx.y + 1], width, room, term, put);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    sum_by_expert_rows(const Index *bounds, const Element *rows, Element *out, Index width, int wide) {
+  __shared__ float room[BLOCK * HALF_PACK];
+  if (wide)
+    sum_of_expert<HALF_PACK>(bounds, rows, out + blockIdx.y * width, width, room);
+  else
+    sum_of_expert<1>(bounds, rows, out + blockIdx.y * width, width, room);
 }
