@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.runtime import acts
 from executor.runtime.acts import ActBinder
+from executor.runtime.ragged import terms_may_lack_rows
 from executor.runtime.transport.base import PendingTransfer
 from strategy.base.errors import RankFault
 from strategy.graph.ops import REGISTRY
@@ -18,12 +20,13 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.event_waits import ActWaits, StepWaits
-from strategy.program.program import Program
+from strategy.program.program import OpTask, Program
 from strategy.sbp.ragged import piece_of
 from strategy.sbp.tensor import DType
 from tests.campaigns.gpu_order import STEPS, check
 from tests.support.long_parameters import long_but
 from tests.support.random_expert_plans import random_expert_case
+from tests.support.random_plans import PlanCase
 from tests.support.small_plans import config_of, deduced_plan, lowered, request
 from tests.support.strict_device.device import StrictDevice, StrictKernels
 from tests.support.strict_device.order import OrderFault
@@ -76,9 +79,60 @@ def test_a_wait_of_the_host_for_rows_that_is_left_out_is_refused() -> None:
     assert len(left_out) == 1
 
 
-def test_rows_in_an_act_that_is_not_the_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def acts_on_rows(case: PlanCase, rank: int) -> set[int]:
+    """Actors of a rank that read or write ragged rows."""
+    ports = {
+        index: (*actor.reads, *actor.writes) for index, actor in enumerate(case.program.actors) if actor.rank == rank
+    }
+    ragged = [register.ragged is not None for register in case.program.registers]
+    return {index for index, some in ports.items() if any(ragged[port.register] for port in some)}
+
+
+def test_hosts_wait_only_where_rows_leave_the_device() -> None:
+    """Acts that compute with rows are launches like others, and most are replayed in graphs."""
     case = random_expert_case(SPLIT, backend="cupy")
-    monkeypatch.setattr(ActBinder, "is_host", lambda binder, index: False)
+    for one in train_strictly(case.plan, case.program, 0, steps=STEPS):
+        issuer, rank = one.trainer.worker.issuer, one.trainer.rank
+        assert issuer is not None
+        found = acts_on_rows(case, rank)
+        sent = {index for index in found if case.program.actors[index].rendezvous is not None}
+        assert issuer.host & found == sent
+        assert (len(sent), len(found)) == (6, 46)
+        assert one.device.replayed
+
+
+def test_on_one_rank_no_host_waits_for_rows() -> None:
+    training = Training(global_batch=2, dtype=DType.FLOAT64, seed=1)
+    model = MixtralConfig(2, 4, 1, 1, hidden=6, experts=3, choices=2, sequence=4, vocabulary=12)
+    config = config_of(training)
+    plan = deduced_plan(request(1, training, model=model, backend="cupy"), config, config.axes)
+    case = PlanCase(plan, "deduced", lowered(plan))
+    found: list[StrictRank] = []
+    assert list(check(case, 0, found)) == []
+    assert acts_on_rows(case, 0)
+    assert all(one.trainer.worker.issuer and not one.trainer.worker.issuer.host for one in found)
+
+
+def test_terms_that_lack_rows_stay_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layouts that no search makes. Kernels, which look for no row, would add up rows of different cells."""
+    case = random_expert_case(CUT, backend="cupy")
+    assert terms_may_lack_rows(case.program, case.plan.graph)
+    assert not terms_may_lack_rows(random_expert_case(SPLIT, backend="cupy").program, case.plan.graph)
+    monkeypatch.setattr(acts, "terms_may_lack_rows", lambda program, graph: False)
+    with pytest.raises(RankFault, match=r"OrderFault: .*operands have different rows in an act that is not the host's"):
+        train_strictly(case.plan, case.program, 0, steps=1)
+
+
+def test_rows_in_an_act_that_is_not_the_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an op of which no kernel reads the count."""
+    case = random_expert_case(SPLIT, backend="cupy")
+    by_kernels = ActBinder.is_host
+
+    def of_no_op(binder: ActBinder, index: int) -> bool:
+        return not isinstance(case.program.actors[index].task, OpTask) and by_kernels(binder, index)
+
+    monkeypatch.setattr(ActBinder, "is_host", of_no_op)
+    monkeypatch.setattr(StrictKernels, "counts_rows", lambda kernels, definition, call: False)
     with pytest.raises(RankFault, match=r"OrderFault: .*ragged rows in an act that is not the host's"):
         train_strictly(case.plan, case.program, 0, steps=1)
 

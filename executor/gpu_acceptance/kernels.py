@@ -52,7 +52,7 @@ def kernels(bench: Bench) -> Figures:
         nbytes = sum(array.nbytes for array in (*call.inputs, *call.outputs, *call.updates, *call.updates))
         share = nbytes / rate / seconds
         rows[f"{sample.name} bfloat16"] |= {"seconds": seconds, "of_copy": share, "fast": share >= WANTED_OF_COPY}
-    return _judged({"copy_bytes_per_s": rate, "acts": rows}, rows)
+    return judged({"copy_bytes_per_s": rate, "acts": rows}, rows)
 
 
 def _most(example: Example) -> float:
@@ -86,7 +86,7 @@ def products(bench: Bench) -> Figures:
     for kind, example in samples_of_codes(bench.sizes, DType.BFLOAT16).items():
         call = call_on(bench, kind, example, drawn(example, seed=2))
         rows[kind] |= _beside_the_best(bench, kind, call)
-    return _judged({"products": rows}, rows)
+    return judged({"products": rows}, rows)
 
 
 def _beside_the_best(bench: Bench, kind: str, call: Call) -> dict[str, Any]:
@@ -151,10 +151,10 @@ def attention(bench: Bench) -> Figures:
     figures = {"acts": rows, "refused": list(bench.attention.refused)}
     if bench.attention.refused:
         raise PartFailed(f"cuDNN has no kernel for {bench.attention.refused[0]}", figures)
-    return _judged(figures, rows)
+    return judged(figures, rows)
 
 
-def _judged(figures: Figures, rows: Rows) -> Figures:
+def judged(figures: Figures, rows: Rows) -> Figures:
     """The figures; a part fails by errors, and by what is slow, each named."""
     wrong = [f"{name} is off by {row['error']:.2g}" for name, row in rows.items() if not row["error"] <= row["most"]]
     slow = [name for name, row in rows.items() if not row.get("fast", True)]

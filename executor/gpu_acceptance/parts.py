@@ -11,6 +11,7 @@ from pathlib import Path
 from executor.gpu_acceptance.bench import Bench
 from executor.gpu_acceptance.collectives import collectives
 from executor.gpu_acceptance.commands import faults, plans, profile, training
+from executor.gpu_acceptance.experts import experts
 from executor.gpu_acceptance.kernels import attention, kernels, products
 from executor.gpu_acceptance.machine import build, environment
 from executor.gpu_acceptance.outcome import (
@@ -36,6 +37,7 @@ PARTS: Mapping[str, Callable[[Bench], Figures]] = {
         kernels,
         products,
         attention,
+        experts,
         collectives,
         plans,
         training,

@@ -228,10 +228,11 @@ def error_of(bench: Bench, kind: str, example: Example) -> float:
     bench.acts.flush()
     pairs = [(array.get(), good) for array, good in zip((*call.outputs, *call.updates), right, strict=True)]
     coded = [(found, good.astype(found.dtype) if found.dtype.itemsize == 1 else good) for found, good in pairs]
-    return max(_row_error(found, good) for found, good in coded)
+    return max(row_error(found, good) for found, good in coded)
 
 
-def _row_error(found: Array, right: Array) -> float:
+def row_error(found: Array, right: Array) -> float:
+    """The largest error in a row over the row's largest figure; infinite for what is no number."""
     width = right.shape[-1] if right.ndim else 1
     rows, wanted_rows = (np.asarray(array, np.float64).reshape(-1, width) for array in (found, right))
     largest = np.maximum(np.abs(wanted_rows).max(axis=-1), 1e-30)

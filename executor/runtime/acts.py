@@ -5,10 +5,10 @@ takes the number of the act. It returns None when the act is over with it, and o
 one after the other.
 
 On a device with streams an act is over when all that it does is ordered on the current stream, the acts of the host
-aside: ops of which the host computes the result, what computes with ragged rows or moves them between ranks, for which
-the host reads their count, and, where the transport is not in stream order, movements between ranks. These are staged
-in memory of the host, unless the transport takes that of the device (CUDA-aware MPI): then what comes before and after
-the movement itself, cuts and sums, is given to the device, and the host waits for it.
+aside: ops of which the host computes the result, what moves ragged rows between ranks, or computes with them by array
+code, for which the host reads their count, and, where the transport is not in stream order, movements between ranks.
+These are staged in memory of the host, unless the transport takes that of the device (CUDA-aware MPI): then what comes
+before and after the movement itself, cuts and sums, is given to the device, and the host waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from executor.runtime.kernels.base import Kernels
 from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start, piece_of
+from executor.runtime.ragged import terms_may_lack_rows
 from executor.runtime.registers import Registers, allocate_bytes
 from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport, wait
 from executor.runtime.tree_sums import TreeSums
@@ -150,7 +151,7 @@ class ActBinder:
         if isinstance(actor.task, OpTask) and actor.task.idle:
             return any(ports[port].space is Space.HOST and ports[port].nbytes for port in actor.task.outputs)
         if any(register.ragged is not None for register in ports):
-            return not self._moves_whole(actor)
+            return not (self._moves_whole(actor) or self._counts_on_device(index))
         match actor.task:
             case OpTask() as task:
                 return self._graph.on_host(self._graph.by_name[task.op])
@@ -174,6 +175,21 @@ class ActBinder:
         """Whether all that an actor does is to copy memory between device and host: of rows, the count with them."""
         op = self._graph.by_name[actor.task.op] if isinstance(actor.task, OpTask) else None
         return op is not None and isinstance(self._registry[op.kind].cost, Movement)
+
+    def _counts_on_device(self, index: int) -> bool:
+        """Whether an actor computes with ragged rows of which the device alone knows the count."""
+        actor = self._program.actors[index]
+        if not isinstance(actor.task, OpTask) or self._rows_may_differ:
+            return False
+        if self._graph.on_host(self._graph.by_name[actor.task.op]):
+            return False
+        found = self._call_of(index, *self._ports(index, [0] * len(actor.reads), [0] * len(actor.writes)))
+        return found is not None and self._kernels.counts_rows(*found)
+
+    @cached_property
+    def _rows_may_differ(self) -> bool:
+        """Whether operands of an act may have different rows, of which only the host finds those that they share."""
+        return terms_may_lack_rows(self._program, self._graph)
 
     def is_batched(self, index: int) -> bool:
         """Whether kernels launch an actor's acts together with those like it that follow."""

@@ -21,10 +21,11 @@ from executor.runtime.pieces import Requests, Start
 from executor.runtime.transport.base import HostArray, PendingTransfer, Transport
 from strategy.base.errors import present
 from strategy.comm.rank_parts import incoming, outgoing
-from strategy.program.program import ActKind, BoxingTask, TransferTask
+from strategy.graph.graph import Graph
+from strategy.program.program import ActKind, Actor, BoxingTask, OpTask, Program, TransferTask
 from strategy.sbp.ragged import Rows, check_room
 from strategy.sbp.sbp import balanced_split
-from strategy.sbp.tensor import INDEX_NBYTES, Box, intersect
+from strategy.sbp.tensor import INDEX_NBYTES, Box, TensorSpec, intersect, is_empty
 
 Width = tuple[int, int]
 """[begin, end) of the last dim, in logical indices."""
@@ -48,6 +49,32 @@ def prepare_rows(
         return lambda: _transfer(task, rank, number, transport, source, target)
     part = _Part(task, task.group.index(rank), number, transport, _full(source), _full(target))
     return lambda: _STEPS[kind](part)
+
+
+def terms_may_lack_rows(program: Program, graph: Graph) -> bool:
+    """Whether some term of a partial tensor may lack rows that other terms have: everything else has the same rows.
+
+    Terms are made out of pieces (`_slice`), or of a part of the choices of every token.
+    """
+    return any(_makes_terms(actor, program, graph) for actor in program.actors)
+
+
+def _makes_terms(actor: Actor, program: Program, graph: Graph) -> bool:
+    if all(program.registers[port.register].ragged is None for port in actor.writes):
+        return False
+    match actor.task:
+        case OpTask() as task:
+            boxes = zip(graph.by_name[task.op].inputs, task.input_boxes, strict=True)
+            return any(_is_part_of_choices(graph.values[name].spec, box) for name, box in boxes)
+        case BoxingTask() as task if actor.kind is ActKind.SLICE:
+            pairs = zip(task.source_boxes, task.target_boxes, strict=True)
+            return any(intersect(frame, goal) == frame for frame, goal in pairs)
+    return False
+
+
+def _is_part_of_choices(spec: TensorSpec, box: Box) -> bool:
+    """Of integers [g, s, k], whether some of the last dim are elsewhere."""
+    return not spec.dtype.is_float and not is_empty(box) and box[-1] != (0, spec.shape[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,16 @@ class Rows:
         return self._data[: self.count]
 
     @property
+    def index(self) -> Array:
+        """Memory of their number and cells, [1 + rows that there is room for]."""
+        return self._index
+
+    @property
+    def room(self) -> Array:
+        """Memory of the rows, [rows that there is room for, width of the piece]."""
+        return self._data
+
+    @property
     def shape(self) -> Shape:
         """Of the piece, were all rows there."""
         return box_shape(self.box)

@@ -6,9 +6,9 @@ an event that orders it behind what was there before, allocations and waits in a
 that call the collective library in different orders. Of every wait it finds out whether its act would be refused
 without it; a plan of which one would not is a failure.
 
-Of six plans one has ragged rows, whose counts the host reads, and which it moves between ranks by a transport beside
-the library, one computes in halves or on codes of eight bits, one drops out; a few of all kinds have no library at all,
-and half of these an MPI that takes addresses of devices.
+Of six plans one has ragged rows, whose counts stay on the device unless a layout makes terms that lack rows, and which
+the host moves between ranks by a transport beside the library, one computes in halves or on codes of eight bits, one
+drops out; a few of all kinds have no library at all, and half of these an MPI that takes addresses of devices.
 What is in halves rounds where a plan cuts, so one device's losses are met as far as halves go; but devices that do all
 at once give the same to the last bit, if the library adds up in the order of ranks both times.
 """
@@ -19,6 +19,7 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
+from executor.runtime.ragged import terms_may_lack_rows
 from executor.runtime.transport.cuda_mpi import CudaMpiTransport
 from strategy.base.errors import SbplanError
 from strategy.passes.mixed_precision import Precision
@@ -51,6 +52,8 @@ QUOTAS = {
     "graphs": 0.8,
     "ragged rows": 0.1,
     "ragged rows on several ranks": 0.1,
+    "rows counted on the device": 0.05,
+    "rows counted by the host": 0.01,
     "rows sent between ranks": 0.05,
     "experts split": 0.05,
     "dropout": 0.1,
@@ -156,6 +159,7 @@ def _seen(case: PlanCase, found: list[StrictRank]) -> Iterator[str]:
         yield from ["ragged rows on several ranks"] * (case.plan.ranks > 1)
         yield from ["rows sent between ranks"] * any(_sends_rows(case.program, actor) for actor in case.program.actors)
         yield from ["experts split"] * (case.plan.config.ep > 1)
+        yield f"rows counted {'by the host' if terms_may_lack_rows(case.program, case.plan.graph) else 'on the device'}"
 
 
 def _sends_rows(program: Program, actor: Actor) -> bool:

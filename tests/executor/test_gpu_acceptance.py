@@ -17,6 +17,7 @@ from executor.gpu_acceptance import bench as benches
 from executor.gpu_acceptance import commands, parts, pytorch
 from executor.gpu_acceptance.bench import SMALL, Bench
 from executor.gpu_acceptance.collectives import checked
+from executor.gpu_acceptance.experts import OPERANDS
 from executor.gpu_acceptance.outcome import LeftOut, PartFailed, PartOutcome, PartStatus, read_outcomes, write_outcomes
 from executor.gpu_acceptance.parts import LIMIT_S, PARTS, outcome_of, run_parts
 from executor.gpu_acceptance.samples import kernel_samples, product_samples, samples_of_codes
@@ -26,7 +27,7 @@ from executor.runtime.kernels.gpu.cudnn import AttentionPlans
 from executor.runtime.kernels.gpu.device import DeviceActs
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.program import ELEMENTS
-from executor.runtime.kernels.gpu.table import LAUNCHES, PRODUCTS, PRODUCTS_OF_CODES
+from executor.runtime.kernels.gpu.table import LAUNCHES, ON_ROWS, PRODUCTS, PRODUCTS_OF_CODES
 from experiments.cli import parse
 from strategy.base.errors import EnvironmentLacks, InputError
 from strategy.sbp.tensor import DType
@@ -139,9 +140,10 @@ class Commands:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A bench whose device and libraries are the host; kernels of one element type, for time."""
-    from executor.gpu_acceptance import kernels
+    from executor.gpu_acceptance import experts, kernels
 
     monkeypatch.setattr(kernels, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
+    monkeypatch.setattr(experts, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
     monkeypatch.setattr(build, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
     monkeypatch.setattr(build, "ARCHITECTURES", (90,))
     monkeypatch.setattr(kernels, "WANTED_OF_COPY", 0.0)
@@ -177,6 +179,8 @@ def test_a_dry_run_of_the_whole(bench: Bench, tmp_path: Path, monkeypatch: pytes
     assert kinds == set(LAUNCHES) if every == 1 else kinds < set(LAUNCHES)
     assert all(row["seconds"] > 0 and row["of_copy"] > 0 for row in found["kernels"]["acts"].values())
     assert {*PRODUCTS, *PRODUCTS_OF_CODES} <= {name.split()[0] for name in found["products"]["products"]}
+    assert {name.split()[0] for name in found["experts"]["acts"]} == set(ON_ROWS)
+    assert all(row["seconds"] > 0 for row in found["experts"]["acts"].values())
     assert all(row["by_cudnn"] for row in found["attention"]["acts"].values())
     assert found["plans"]["differences"] == dict.fromkeys(commands.PLANS, 0.0)
     assert {"gpt2-345m", "config.json"} == set(found["training"])
@@ -191,6 +195,7 @@ def test_every_kind_with_kernels_has_a_case() -> None:
     assert {sample.kind for sample in kernel_samples(SMALL, DType.BFLOAT16)} == set(LAUNCHES)
     assert set(product_samples(SMALL, DType.BFLOAT16)) == set(PRODUCTS)
     assert set(samples_of_codes(SMALL, DType.BFLOAT16)) == set(PRODUCTS_OF_CODES)
+    assert set(OPERANDS) == set(ON_ROWS)
 
 
 def test_a_part_that_fails_hides_no_other_and_is_run_again(tmp_path: Path) -> None:
@@ -241,10 +246,10 @@ def test_kernels_that_are_wrong_or_slow_fail_by_name(monkeypatch: pytest.MonkeyP
 
     rows = {"silu bfloat16": {"error": 0.5, "most": 0.01}, "gelu bfloat16": {"error": 0.0, "most": 0.01, "fast": False}}
     with pytest.raises(PartFailed, match=r"silu bfloat16 is off by 0\.5; slow: gelu bfloat16"):
-        kernels._judged({"acts": rows}, rows)
+        kernels.judged({"acts": rows}, rows)
     rows = {"silu bfloat16": {"error": float("nan"), "most": 0.01}}
     with pytest.raises(PartFailed, match="off by nan"):
-        kernels._judged({"acts": rows}, rows)
+        kernels.judged({"acts": rows}, rows)
     refusing = HostCudnn()
     refusing.refuses = True
     bench = Bench(bench.xp, bench.acts, bench.products, AttentionPlans(refusing), TINY, bench.command)

@@ -50,6 +50,10 @@ class Kernels(Protocol):
         """An act of an op on the arrays that `call` has now; its number and `first_of_piece` are read at each run."""
         ...
 
+    def counts_rows(self, definition: OpDef, call: Call) -> bool:
+        """Whether acts like this one, on ragged rows that operands have alike, need no host that knows their count."""
+        ...
+
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """What acts like this one ask their scratch for, at most."""
         ...

@@ -60,6 +60,10 @@ class CupyKernels:
         """
         return self._acts.bind(definition, call)
 
+    def counts_rows(self, definition: OpDef, call: Call) -> bool:
+        """Where kernels of ours read the count; array code is told it by the host."""
+        return self._acts.has_kernels(definition, call)
+
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """What kernels and libraries ask for; what ops declare where the array module runs them."""
         return self._acts.scratch(definition, call)

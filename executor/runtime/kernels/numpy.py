@@ -40,6 +40,10 @@ class NumpyKernels:
         """By the op's own array code."""
         return BoundAct(partial(run_act, definition, call))
 
+    def counts_rows(self, definition: OpDef, call: Call) -> bool:
+        """The host is the device."""
+        return True
+
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """As ops declare it."""
         return scratch_of_act(definition, call)

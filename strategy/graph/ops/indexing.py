@@ -102,9 +102,13 @@ def _run_top_k_grad(call: Call) -> None:
     xp, (indices, grad), dx = call.xp, call.inputs, call.outputs[0]
     begin, end = call.output_boxes[0][-1]
     columns = indices.reshape(-1, indices.shape[-1]) - begin
-    rows, slots = xp.nonzero((columns >= 0) & (columns < end - begin))
+    here = (columns >= 0) & (columns < end - begin)
+    # Not by looking for those that are here: a device would have to tell the host how many.
+    columns, grads = xp.where(here, columns, 0), xp.where(here, grad.reshape(columns.shape), 0)
     dx[...] = 0
-    dx.reshape(-1, dx.shape[-1])[rows, columns[rows, slots]] = grad.reshape(columns.shape)[rows, slots]
+    rows, flat = xp.arange(len(columns)), dx.reshape(-1, dx.shape[-1])
+    for slot in range(columns.shape[1]):
+        flat[rows, columns[:, slot]] += grads[:, slot]
 
 
 def _infer_pick(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:

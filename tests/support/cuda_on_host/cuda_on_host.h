@@ -52,6 +52,18 @@ T __shfl_xor_sync(unsigned mask, T value, int flipped) {
   return value;
 }
 
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, int back) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  const int source = lane_of_this_thread() - back;
+  const std::uint64_t *all = exchange(mask, bits);
+  if (source < 0) return value;
+  if (!(mask >> source & 1)) report("a shuffle reads from a lane outside of its mask", source, mask);
+  std::memcpy(&value, &all[source], sizeof value);
+  return value;
+}
+
 inline unsigned __ballot_sync(unsigned mask, bool yes) {
   const std::uint64_t *all = exchange(mask, yes);
   unsigned votes = 0;

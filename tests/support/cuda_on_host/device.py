@@ -76,7 +76,7 @@ int main(int, char **arguments) {{
   return run_file({{{table}}}, std::atoi(arguments[1]), arguments[2], arguments[3]);
 }}
 """
-    shared = [path.read_text() for path in sorted((*HERE.glob("*.h"), *sources.glob("*.cuh")))]
+    shared = [path.read_text() for path in sorted((*HERE.glob("*.h"), *HERE.glob("*.cuh"), *sources.glob("*.cuh")))]
     digest = hashlib.sha256("\0".join([main, text, *shared, *FLAGS]).encode()).hexdigest()[:24]
     CACHE.mkdir(mode=0o700, exist_ok=True)
     path = CACHE / digest

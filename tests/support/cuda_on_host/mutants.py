@@ -11,20 +11,27 @@ from executor.runtime.kernels.gpu.program import SOURCES
 from executor.runtime.kernels.gpu.table import launches_of
 from strategy.sbp.tensor import DType
 from tests.support.cuda_on_host.device import KernelFault, build, run
+from tests.support.cuda_on_host.row_trials import figures, row_trials, untouched
 from tests.support.cuda_on_host.trials import TOLERANCES, error_per_row, trials, wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In `file`, `right` is replaced by `wrong`; the trials of `kind`, whose kernels are in `program`, must see it."""
+    """In `file`, `right` is replaced by `wrong`; the trials of `kind`, whose kernels are in `program`, must see it.
+
+    Those are of ragged rows where it says so, in this element type.
+    """
 
     file: str
     right: str
     wrong: str
     kind: str
     program: tuple[str, ...]
+    of_rows: bool = False
+    element: DType = DType.FLOAT32
 
 
+_ROUTED = ("dispatch.cu",)
 _ROWS = ("norm.cu", "norm_grad.cu", "reduce.cu")
 MUTANTS: Mapping[str, Mutant] = {
     "a row's bound is off by one": Mutant(
@@ -224,12 +231,184 @@ MUTANTS: Mapping[str, Mutant] = {
         "adamw.cu", "  __syncthreads();\n  int t", "  int t", "adamw", ("adamw.cu",)
     ),
     "a skipped step is done": Mutant("adamw.cu", "if (update == 0) return;", "", "adamw", ("adamw.cu",)),
+    "a row's cell is left out": Mutant(
+        "ragged.cuh", "i <= count; i +=", "i < count; i +=", "silu", ("activation.cu",), of_rows=True
+    ),
+    "a cell is found one too far": Mutant(
+        "ragged.cuh", "cells[middle] < cell", "cells[middle] <= cell", "dropless_combine", _ROUTED, of_rows=True
+    ),
+    "a row is computed that is not there": Mutant(
+        "ragged.cuh", "n = index[0] * width, ", "n = (index[0] + 1) * width, ", "mul", ("arithmetic.cu",), of_rows=True
+    ),
+    "elements before the first vector are left out": Mutant(
+        "ragged.cuh", "  each<N>(reads, out, ahead, 0, function);\n", "", "mul", ("arithmetic.cu",), of_rows=True
+    ),
+    "vectors begin where rows do": Mutant(
+        "ragged.cuh", "ahead = lead < n ? lead : n", "ahead = 0", "silu_grad", ("activation.cu",), of_rows=True
+    ),
+    "one of two gradients has no cells": Mutant(
+        "activation.cu", "  hold_cells(index, held_up);\n", "", "swiglu_grad", ("activation.cu",), of_rows=True
+    ),
+    "a sum of rows begins behind the first vector": Mutant(
+        "arithmetic.cu",
+        "  add_stretch(terms, count, out, 0, ahead, 0);\n",
+        "",
+        "add_n",
+        ("arithmetic.cu",),
+        of_rows=True,
+    ),
+    "a chunk counts the first token of the next": Mutant(
+        "dispatch.cu",
+        "token < begin + CHOSEN_CHUNK; token += BLOCK)\n    count",
+        "token <= begin + CHOSEN_CHUNK; token += BLOCK)\n    count",
+        "dropless_dispatch",
+        _ROUTED,
+        of_rows=True,
+    ),
+    "a running sum is read before it is written": Mutant(
+        "dispatch.cu", "  __syncthreads();\n  total = 0;", "  total = 0;", "dropless_dispatch", _ROUTED, of_rows=True
+    ),
+    "a running sum counts its own warp twice": Mutant(
+        "dispatch.cu",
+        "if (warp < threadIdx.x / WARP) value",
+        "if (warp <= threadIdx.x / WARP) value",
+        "dropless_dispatch",
+        _ROUTED,
+        of_rows=True,
+    ),
+    "rows are placed over those of the tokens before": Mutant(
+        "dispatch.cu", "    place += total;\n", "", "dropless_dispatch", _ROUTED, of_rows=True
+    ),
+    "counts of the blocks before are left out": Mutant(
+        "dispatch.cu", "    before += total;\n", "    before = total;\n", "dropless_dispatch", _ROUTED, of_rows=True
+    ),
+    "a piece is taken for the whole": Mutant(
+        "dispatch.cu",
+        "in_group = token_here / tokens;",
+        "in_group = token_here / all_tokens;",
+        "dropless_dispatch",
+        _ROUTED,
+        of_rows=True,
+    ),
+    "the tokens of a group are counted from the first of all": Mutant(
+        "dispatch.cu", "+ cell % all_tokens - token", "+ cell % all_tokens", "dropless_dispatch", _ROUTED, of_rows=True
+    ),
+    "a row has the weights of all choices": Mutant(
+        "dispatch.cu",
+        "if (read_index(chosen, index_nbytes, at) == expert) factor",
+        "factor",
+        "dropless_dispatch",
+        _ROUTED,
+        of_rows=True,
+    ),
+    "a token is its last row": Mutant(
+        "dispatch.cu", "sums[j] += v[j] * weight", "sums[j] = v[j] * weight", "dropless_combine", _ROUTED, of_rows=True
+    ),
+    "every other stretch of a product is left out": Mutant(
+        "dispatch.cu", "column += BLOCK * W)", "column += 2 * BLOCK * W)", "dropless_inner", _ROUTED, of_rows=True
+    ),
+    "the last tile of an expert is left out": Mutant(
+        "grouped.cu", "+ SIDE - 1) / SIDE", ") / SIDE", "grouped_matmul", ("grouped.cu",), of_rows=True
+    ),
+    "tiles are counted from the first expert's": Mutant(
+        "grouped.cu",
+        "(tile - first_tiles[expert]) * SIDE",
+        "tile * SIDE",
+        "grouped_matmul",
+        ("grouped.cu",),
+        of_rows=True,
+    ),
+    "a tile is the expert's before": Mutant(
+        "grouped.cu",
+        "first_tiles[middle] <= tile",
+        "first_tiles[middle] < tile",
+        "grouped_matmul",
+        ("grouped.cu",),
+        of_rows=True,
+    ),
+    "all experts have the matrix of the first": Mutant(
+        "grouped.cu", "w + expert * inner * outer", "w", "grouped_matmul", ("grouped.cu",), of_rows=True
+    ),
+    "a step is multiplied before it is loaded": Mutant(
+        "grouped.cu",
+        "    __syncthreads();\n    sums.add",
+        "    sums.add",
+        "grouped_matmul_tn",
+        ("grouped.cu",),
+        of_rows=True,
+    ),
+    "the next step is loaded before this is multiplied": Mutant(
+        "grouped.cu",
+        "sums.add(tiles.a, tiles.b);\n    __syncthreads();",
+        "sums.add(tiles.a, tiles.b);",
+        "grouped_matmul",
+        ("grouped.cu",),
+        of_rows=True,
+    ),
+    "a tile writes over the rows behind its own": Mutant(
+        "grouped.cu",
+        "row < height && column < width",
+        "column < width",
+        "grouped_matmul",
+        ("grouped.cu",),
+        of_rows=True,
+    ),
+    "the last step is taken for a whole one": Mutant(
+        "grouped.cu", "at < size && k < depth", "at < size", "grouped_matmul_tn", ("grouped.cu",), of_rows=True
+    ),
+    "a row has the bias of the first expert of all": Mutant(
+        "grouped.cu", "/ tokens - first", "/ tokens", "add_by_expert", ("grouped.cu",), of_rows=True
+    ),
+    "a sum by expert goes on with the next one's rows": Mutant(
+        "grouped.cu",
+        "bounds[blockIdx.y + 1], width",
+        "bounds[blockIdx.y + 1] + 1, width",
+        "sum_by_expert",
+        ("grouped.cu",),
+        of_rows=True,
+    ),
+    "columns of a tensor core's rows change places": Mutant(
+        "grouped.cu",
+        "word(below), word(at + DEEP / 2)",
+        "word(at + DEEP / 2), word(below)",
+        "grouped_matmul",
+        ("grouped.cu",),
+        of_rows=True,
+        element=DType.BFLOAT16,
+    ),
+    "the second half of a tensor core's depth is the first": Mutant(
+        "grouped.cu",
+        "right[j][1] = word(at + DEEP / 2)",
+        "right[j][1] = word(at)",
+        "grouped_matmul_tn",
+        ("grouped.cu",),
+        of_rows=True,
+        element=DType.FLOAT16,
+    ),
+    "two columns of a tensor core are one": Mutant(
+        "grouped.cu",
+        "pair + k % 2, of[i][j][k]",
+        "pair, of[i][j][k]",
+        "grouped_matmul",
+        ("grouped.cu",),
+        of_rows=True,
+        element=DType.BFLOAT16,
+    ),
+    "warps multiply the same rows": Mutant(
+        "grouped.cu",
+        "threadIdx.x / WARP % 2 * DOWN",
+        "threadIdx.x / WARP % 1 * DOWN",
+        "grouped_matmul",
+        ("grouped.cu",),
+        of_rows=True,
+        element=DType.BFLOAT16,
+    ),
 }
 """What is wrong -> how."""
 
 
 def caught(mutant: Mutant, folder: Path) -> str:
-    """How the trials see a mutant, in float32: a fault, another figure, another figure in another order; "" if not."""
+    """How the trials see a mutant: a fault, another figure, another figure in another order; "" if not."""
     sources = folder / "sources"
     shutil.copytree(SOURCES, sources)
     path = sources / mutant.file
@@ -237,17 +416,20 @@ def caught(mutant: Mutant, folder: Path) -> str:
     if text.count(mutant.right) < 1:
         raise ValueError(f"{mutant.file} has no {mutant.right!r}")
     path.write_text(text.replace(mutant.right, mutant.wrong))
-    program, bits = build(DType.FLOAT32, sources, mutant.program), []
+    program, bits = build(mutant.element, sources, mutant.program), []
     for reverse in (False, True):
-        calls = [trial.call(DType.FLOAT32) for trial in trials(mutant.kind)]
-        right = [array for call in calls for array in wanted(call, mutant.kind)]
+        calls = [trial.call(mutant.element) for trial in (row_trials if mutant.of_rows else trials)(mutant.kind)]
+        right = [part for call in calls for piece in wanted(call, mutant.kind) for part in figures(piece)]
         try:
             run(program, [one for call in calls for one in launches_of(mutant.kind, call) or ()], reverse=reverse)
         except KernelFault as fault:
             return f"reported: {fault}"
-        found = [array for call in calls for array in (*call.outputs, *call.updates)]
-        error = max(error_per_row(*pair) for pair in zip(found, right, strict=True))
-        if not error <= TOLERANCES[DType.FLOAT32]:
+        pieces = [piece for call in calls for piece in (*call.outputs, *call.updates)]
+        found = [part for piece in pieces for part in figures(piece)]
+        if not all(map(untouched, pieces)) or [one.shape for one in found] != [one.shape for one in right]:
+            return "other rows"
+        error = max(error_per_row(*pair) for pair in zip(found, right, strict=True) if pair[1].size)
+        if not error <= TOLERANCES[mutant.element]:
             return f"an error of {error:.1e}"
         bits.append([array.tobytes() for array in found])
     return "another figure in another order" if bits[0] != bits[1] else ""

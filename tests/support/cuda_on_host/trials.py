@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from strategy.graph.graph import Attrs
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Workspace
+from strategy.sbp.ragged import Rows
 from strategy.sbp.tensor import LARGEST_CODE, Box, DType, Shape, TensorSpec
 
 TOLERANCES: Mapping[DType, float] = {DType.FLOAT32: 1e-5, DType.BFLOAT16: 1e-2, DType.FLOAT16: 2e-3}
@@ -113,6 +114,12 @@ def error_per_row(found: Array, right: Array) -> float:
 
 
 def _double(array: Array) -> Array:
+    if isinstance(array, Rows):
+        spec = replace(array.spec, dtype=DType.FLOAT64)
+        found = Rows(np, np.zeros(spec.nbytes, np.uint8), spec, array.box)
+        if array.count > 0:  # what is still to be written is poisoned, the count with it
+            found.hold(array.cells)[...] = array.rows
+        return found
     return array.astype(np.float64) if array.dtype.kind not in "iu" else array.copy()
 
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from executor.runtime.acts import memory
 from executor.runtime.kernels.bound_act import BoundAct
-from executor.runtime.kernels.gpu.table import UPDATES
+from executor.runtime.kernels.gpu.table import ON_ROWS, UPDATES
 from executor.runtime.worker import Worker
 from executor.runtime.workspaces import AssignedScratch
 from strategy.graph.ops.base import Call, OpDef, Workspace
 from strategy.graph.ops.half_precision import run_act, scratch_of_act
+from strategy.graph.ops.on_rows import alike
 from strategy.graph.ops.scratch import ScratchSizes
 from strategy.program.program import LoadTask
 from strategy.sbp.ragged import Rows
@@ -78,7 +79,7 @@ class StrictDevice:
         self._uses_of_acts: dict[tuple[int, tuple[tuple[int, ...], tuple[int, ...]]], list[Use]] = {}
         """By actor and blocks."""
         self._current = self.open("default")
-        self._in_host_act = False
+        self.in_host_act = False
         self._loads = False
 
     def attach(self, worker: Worker) -> None:
@@ -123,13 +124,13 @@ class StrictDevice:
         """
         before, self._current = self._current, stream
         self.order.turn(stream.place)
-        self._in_host_act = True
+        self.in_host_act = True
         if self._acts:
             self._check_acts(stream)
         yield
         self.look_for_host_writes()
         self.order.without(HOST)  # of what the next act waits for alone it is found out whether that is needed
-        self._current, self._in_host_act = before, False
+        self._current, self.in_host_act = before, False
 
     def look_for_host_writes(self) -> None:
         """What the host has written by itself, it must have been allowed to write.
@@ -146,8 +147,8 @@ class StrictDevice:
         """Those of one run: what it waits for, it waits for before the first."""
         assert self._worker is not None
         acts, self._acts = self._acts, []
-        self._in_host_act = acts[0][0] in self._worker.issuer.host
-        who = HOST if self._in_host_act else stream.place
+        self.in_host_act = acts[0][0] in self._worker.issuer.host
+        who = HOST if self.in_host_act else stream.place
         self.order.turn(who)
         self._use(who, [self._uses_of_act(*act) for act in acts])
 
@@ -292,7 +293,7 @@ class StrictDevice:
 
     def read_counts(self, rows: Sequence[Rows], what: str) -> list[int]:
         """How many rows there are, of which the host waits for what the current stream has to tell: in its own acts."""
-        if not self._in_host_act:
+        if not self.in_host_act:
             raise OrderFault(f"{what}: ragged rows in an act that is not the host's")
         self.wait_for_stream()
         heads = [one.raw[:INDEX_NBYTES] for one in rows]
@@ -318,7 +319,7 @@ class StrictDevice:
 
     def wait_for_stream(self) -> None:
         """Let the host wait until the current stream has done all."""
-        if not self._in_host_act:
+        if not self.in_host_act:
             self._refuse_if_steady("the host waits for a stream")
         done = StrictEvent()
         self.record(done, self._current)
@@ -410,11 +411,13 @@ class StrictKernels:
         if any(isinstance(memory(piece), np.ndarray) for piece in (*operands, *written)):
             raise OrderFault(f"{definition.kind}: an array of NumPy in the plan of a device")
         ragged = [piece for piece in operands if isinstance(piece, Rows)]
-        given = call.workspace
+        given, counts = call.workspace, list[int]()
+        by_host = self.streams.in_host_act or not self.counts_rows(definition, call)
         if ragged or any(isinstance(piece, Rows) for piece in written):
-            counts, scratch, kept = self.streams.read_counts(ragged, definition.kind), Workspace(ELSEWHERE), ()
+            counts = self.streams.read_counts(ragged, definition.kind) if by_host else counts
+            scratch, kept = Workspace(ELSEWHERE), ()
         elif isinstance(given, AssignedScratch):
-            counts, scratch, kept = [], self._inside(given), (given.anew, given.kept)
+            scratch, kept = self._inside(given), (given.anew, given.kept)
         else:
             raise OrderFault(f"{definition.kind}: scratch that was not declared")
         inside = replace(
@@ -427,11 +430,14 @@ class StrictKernels:
         )
 
         def run() -> None:
-            found = [piece.count for piece in (*inside.inputs, *inside.updates) if isinstance(piece, Rows)]
-            if found != counts:
+            held = [piece for piece in (*inside.inputs, *inside.updates) if isinstance(piece, Rows)]
+            found = [piece.count for piece in held]
+            if by_host and found != counts:
                 raise OrderFault(
                     f"{definition.kind}: the host has read {counts} as counts of rows, and there are {found}"
                 )
+            if held and not by_host and not alike(held):
+                raise OrderFault(f"{definition.kind}: operands have different rows in an act that is not the host's")
             with np.errstate(over="ignore", invalid="ignore"):
                 run_act(definition, inside)
 
@@ -439,6 +445,10 @@ class StrictKernels:
             self.streams.hold_update(run, operands, (*written, *kept))
             return
         self.streams.compute(run, operands, (*written, *kept), definition.kind)
+
+    def counts_rows(self, definition: OpDef, call: Call) -> bool:
+        """As kernels of ours do, which have no float64, though."""
+        return definition.kind in ON_ROWS
 
     def _inside(self, given: AssignedScratch) -> AssignedScratch:
         """The scratch of an act, as NumPy's."""

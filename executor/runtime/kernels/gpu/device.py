@@ -66,6 +66,11 @@ class DeviceActs:
 
         return BoundAct(run, repeats=not any(isinstance(one, Launch) and one.by_number for one in work))
 
+    def has_kernels(self, definition: OpDef, call: Call) -> bool:
+        """Whether acts like this one become kernels, and no array code."""
+        work = work_of(definition.kind, replace(call, workspace=DeclaringScratch()))
+        return work is not None and all(map(self._takes, work))
+
     def scratch(self, definition: OpDef, call: Call) -> ScratchSizes:
         """What acts like this one ask their scratch for."""
         declaring = DeclaringScratch()

@@ -88,8 +88,8 @@ def address_of(array: Array) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
-def wide(arrays: Sequence[Array | None], width: int = 0) -> np.int32:
+def wide(arrays: Sequence[Array | None], width: int = 0, nbytes: int = PACK_NBYTES) -> np.int32:
     """1 if arrays, and rows of `width` elements in them, lie at multiples of a vector load's bytes; else 0."""
     given = [array for array in arrays if array is not None]
-    aligned = all(address_of(array) % PACK_NBYTES == 0 for array in given)
-    return np.int32(aligned and width * min(array.dtype.itemsize for array in given) % PACK_NBYTES == 0)
+    aligned = all(address_of(array) % nbytes == 0 for array in given)
+    return np.int32(aligned and width * min(array.dtype.itemsize for array in given) % nbytes == 0)

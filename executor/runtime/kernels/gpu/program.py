@@ -21,7 +21,7 @@ BLOCK = WARP * WARPS
 PACK_NBYTES = 16
 """Of a vector load."""
 _HEADERS = ("cuda_bf16.h", "cuda_fp16.h")
-_SHARED = ("element.cuh", "each.cuh", "columns.cuh", "codes.cuh")
+_SHARED = ("element.cuh", "each.cuh", "columns.cuh", "codes.cuh", "ragged.cuh", "tensor_core.cuh")
 _KERNEL = re.compile(r'extern "C" __global__ void\s+__launch_bounds__\([^)]*\)\s+(\w+)\(([^)]*)\)')
 
 

@@ -11,6 +11,7 @@ from executor.runtime.kernels.gpu import (
     elementwise,
     norms,
     products,
+    ragged,
     reductions,
     rows,
     slices,
@@ -76,6 +77,31 @@ LAUNCHES: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
 }
 """Kind of op -> what makes its launches: a function of the kind's own name."""
 
+ON_ROWS: Mapping[str, Callable[[Call], tuple[Launch, ...] | None]] = {
+    make.__name__: make
+    for make in (
+        ragged.gelu,
+        ragged.gelu_grad,
+        ragged.silu,
+        ragged.silu_grad,
+        ragged.swiglu,
+        ragged.swiglu_grad,
+        ragged.bounded_swiglu,
+        ragged.bounded_swiglu_dgate,
+        ragged.bounded_swiglu_dup,
+        ragged.add_by_expert,
+        ragged.sum_by_expert,
+        ragged.mul,
+        ragged.add_n,
+        ragged.dropless_dispatch,
+        ragged.dropless_combine,
+        ragged.dropless_inner,
+        ragged.grouped_matmul,
+        ragged.grouped_matmul_tn,
+    )
+}
+"""The same on ragged rows, whose count the kernels read."""
+
 PRODUCTS: Mapping[str, Callable[[Call], tuple[MatrixProduct | Launch, ...] | None]] = {
     make.__name__: make for make in (products.matmul, products.matmul_nt, products.matmul_tn, products.batch_matmul)
 }
@@ -111,23 +137,35 @@ _CODES = (*products.FP8, str(DType.FLOAT8_E8M0), "uint8")
 def launches_of(kind: str, call: Call) -> tuple[Launch, ...] | None:
     """The launches of one act, to be run in order; None where no kernel of ours does it.
 
-    Kernels take whole, contiguous arrays of float32, bfloat16, float16 and integers; ragged rows, strided views and
-    float64 are left to the array module.
+    Kernels take whole, contiguous arrays of float32, bfloat16, float16 and integers, and ragged rows of the first
+    three; strided views and float64 are left to the array module.
     """
-    make = LAUNCHES.get(kind)
+    make = (ON_ROWS if _of_rows(call) else LAUNCHES).get(kind)
     return make(call) if make is not None and _is_plain(kind, call) else None
 
 
 def work_of(kind: str, call: Call) -> tuple[Work, ...] | None:
     """What one act becomes, to be issued in order; None where the array module does it."""
+    if _of_rows(call):
+        return launches_of(kind, call)
     products_of = PRODUCTS.get(kind) or PRODUCTS_OF_CODES.get(kind)
     make = UPDATES.get(kind) or LAUNCHES.get(kind) or products_of or ATTENTION.get(kind)
     return make(call) if make is not None and _is_plain(kind, call) else None
 
 
+def _of_rows(call: Call) -> bool:
+    return any(isinstance(array, Rows) for array in (*call.inputs, *call.outputs, *call.updates))
+
+
 def _is_plain(kind: str, call: Call) -> bool:
     arrays = (*call.inputs, *call.outputs, *call.updates)
-    whole = all(not isinstance(array, Rows) and array.flags.c_contiguous for array in arrays)
+    whole = all(isinstance(array, Rows) or array.flags.c_contiguous for array in arrays)
     coded = kind in (*PRODUCTS_OF_CODES, codes.quantize.__name__, block_codes.quantize_blocks.__name__)
     known = (*ELEMENTS, *_INTEGERS, *(_CODES if coded else ()))
-    return whole and all(str(array.dtype) in known for array in arrays)
+    return whole and all(str(array.dtype) in known for array in arrays) and (_of_one_dtype(call) or not _of_rows(call))
+
+
+def _of_one_dtype(call: Call) -> bool:
+    """Whether all arrays of floats have one element type."""
+    arrays = (*call.inputs, *call.outputs, *call.updates)
+    return len({str(array.dtype) for array in arrays} - set(_INTEGERS)) == 1

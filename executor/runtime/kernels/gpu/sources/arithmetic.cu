@@ -4,7 +4,10 @@
 //   add_spread, sub_, mul_, div_   x, y  -> out    n elements and the operands', n FLOP     by NumPy's broadcasting
 //   add_n                          terms -> out    (count + 1) n elements, (count - 1) n FLOP
 //
-// n = elements of the result. `wide` says that all operands lie at multiples of 16 bytes, and runs of a spread result,
+//   mul_rows                       x, y  -> out    3 n elements, n FLOP                    of ragged rows (ragged.cuh)
+//   add_n_rows                     terms -> out    (count + 1) n elements, (count - 1) n FLOP          likewise
+//
+// n = elements of the result; of a ragged row, its cell is read and written besides. `wide` says that all operands lie at multiples of 16 bytes, and runs of a spread result,
 // too. out may be an operand of its shape.
 
 constexpr int TERMS = 32;
@@ -39,6 +42,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     mul_alike(const Element *x, const Element *y, Element *out, Index n, int wide) {
   each<2>({x, y}, out, n, wide, Product());
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    mul_rows(const Index *index, const Element *x, const Element *y, Index *held, Element *out, Index width, Index lead,
+             int wide) {
+  each_of_rows<2>(index, {x, y}, held, out, width, lead, wide, Product());
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
@@ -126,11 +135,24 @@ __device__ inline void add_terms(const Terms &terms, int count, Element *out, In
   store<W>(out + at, total);
 }
 
+// Of elements [begin, end).
+__device__ inline void add_stretch(const Terms &terms, int count, Element *out, Index begin, Index end, int wide) {
+  const Index packs = wide ? (end - begin) / PACK : 0, thread = Index(blockIdx.x) * BLOCK + threadIdx.x;
+  const Index threads = Index(gridDim.x) * BLOCK;
+  for (Index pack = thread; pack < packs; pack += threads) add_terms<PACK>(terms, count, out, begin + pack * PACK);
+#pragma unroll 1
+  for (Index i = begin + packs * PACK + thread; i < end; i += threads) add_terms<1>(terms, count, out, i);
+}
+
 extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
     add_n(Terms terms, int count, Element *out, Index n, int wide) {
-  const Index packs = wide ? n / PACK : 0, thread = Index(blockIdx.x) * BLOCK + threadIdx.x;
-  const Index threads = Index(gridDim.x) * BLOCK;
-  for (Index pack = thread; pack < packs; pack += threads) add_terms<PACK>(terms, count, out, pack * PACK);
-#pragma unroll 1
-  for (Index i = packs * PACK + thread; i < n; i += threads) add_terms<1>(terms, count, out, i);
+  add_stretch(terms, count, out, 0, n, wide);
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
+    add_n_rows(const Index *index, Terms terms, int count, Index *held, Element *out, Index width, Index lead, int wide) {
+  hold_cells(index, held);
+  const Index n = index[0] * width, ahead = lead < n ? lead : n;
+  add_stretch(terms, count, out, 0, ahead, 0);
+  add_stretch(terms, count, out, ahead, n, wide);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from executor.runtime.kernels.gpu.table import LAUNCHES, launches_of
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import Call, Workspace
 from strategy.sbp.tensor import DType
+from tests.support.cuda_on_host.row_trials import RowTrial, row_kinds, row_trials
 from tests.support.cuda_on_host.trials import Trial, kinds, trials
 
 GOLDEN = Path(__file__).parent / "launches.txt"
 INTEGERS = {"int": "int32", "Index": "int64", "unsigned long long": "uint64", "float": "float32", "double": "float64"}
-STRUCTS = {"Piece": 8 * 23, "Counts": 8 * 25, "Pointers": 8 * 24, "Terms": 8 * 32, "Steps": 8 * 3}
+STRUCTS = {"Piece": 8 * 23, "Pieces": 8 * 7, "Counts": 8 * 25, "Pointers": 8 * 24, "Terms": 8 * 32, "Steps": 8 * 3}
 
 
 def fits(argument: Argument, parameter: str, element: DType) -> bool:
@@ -47,19 +49,25 @@ def text_of(argument: Argument) -> str:
     return f"{argument.dtype}{list(argument.shape)}"
 
 
-def launches(trial: Trial, element: DType) -> tuple[Launch, ...]:
+def launches(trial: Trial | RowTrial, element: DType) -> tuple[Launch, ...]:
     found = launches_of(trial.kind, trial.call(element))
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize("kind", kinds())
+TRIED: dict[str, Sequence[Trial | RowTrial]] = {
+    **{kind: trials(kind) for kind in kinds()},
+    **{f"{kind} of rows": row_trials(kind) for kind in row_kinds()},
+}
+
+
+@pytest.mark.parametrize("kind", TRIED)
 def test_arguments_are_what_parameters_take(kind: str) -> None:
     known = all_parameters()
     for element in ELEMENTS:
         if kind == "adamw" and element.is_half:
             continue
-        for launch in (one for trial in trials(kind) for one in launches(trial, element)):
+        for launch in (one for trial in TRIED[kind] for one in launches(trial, element)):
             types = known[launch.kernel]
             assert len(types) == len(launch.arguments)
             wrong = [p for a, p in zip(launch.arguments, types, strict=True) if not fits(a, p, launch.element)]
@@ -76,9 +84,9 @@ def test_launches_are_as_recorded() -> None:
 
 def recorded() -> str:
     lines = []
-    for kind in kinds():
+    for kind, tried in TRIED.items():
         element = DType.FLOAT32 if kind == "adamw" else DType.BFLOAT16
-        for trial in trials(kind):
+        for trial in tried:
             for launch in launches(trial, element):
                 grid = "x".join(map(str, launch.grid))
                 lines.append(f"{kind}: {launch.kernel} {grid} {'; '.join(map(text_of, launch.arguments))}")

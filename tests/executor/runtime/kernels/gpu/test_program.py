@@ -69,6 +69,8 @@ def test_a_program_names_its_element_before_its_files() -> None:
         '#include "each.cuh"',
         '#include "columns.cuh"',
         '#include "codes.cuh"',
+        '#include "ragged.cuh"',
+        '#include "tensor_core.cuh"',
         '#include "norm.cu"',
     ]
 

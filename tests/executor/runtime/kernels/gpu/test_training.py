@@ -22,6 +22,7 @@ from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Call, OpDef
 from strategy.models.gpt import GptConfig
+from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import REPORT, Training
 from strategy.plan.plan import Plan
@@ -60,8 +61,8 @@ def plan_of(precision: Precision) -> Plan:
     return deduced_plan(request(1, training, model=model, backend=backend), config_of(training), ("data", "tensor"))
 
 
-def losses_of(plan: Plan, kernels: Any, *, steps: int) -> list[float]:
-    """The losses of a training by one rank."""
+def losses_of(plan: Plan, kernels: Any, *, steps: int, hosts: list[frozenset[int]] | None = None) -> list[float]:
+    """The losses of a training by one rank; its actors that are the host's are added to `hosts`."""
     found, program = list[float](), lowered(plan)
 
     class Listener(Trainer):
@@ -70,7 +71,10 @@ def losses_of(plan: Plan, kernels: Any, *, steps: int) -> list[float]:
             found.append(float(reports[REPORT][0] / reports[REPORT][1]))
 
     transport = LoopbackHub(1, lanes_of(program)).transport(0)
-    Listener(plan, transport, kernels, corpus(MODEL.vocabulary), program=program).worker.run(steps=steps)
+    worker = Listener(plan, transport, kernels, corpus(MODEL.vocabulary), program=program).worker
+    worker.run(steps=steps)
+    if hosts is not None and worker.issuer is not None:
+        hosts.append(worker.issuer.host)
     return found
 
 
@@ -88,6 +92,40 @@ def on_host(launches: Counter[str]) -> Callable[[LoadedKernels, Launch], Callabl
         return issue
 
     return bind
+
+
+ROUTER = {"top_k", "top_k_grad", "moe_demand", "reduce_mean", "cast", "expand", "full_like", "neg", "scale"}
+"""Ops of the choice of experts and of its balance that the array module runs: a few figures of each token."""
+ROUTED = {"count_choices", "place_choices", "write_cells", "dispatch_rows", "combine_rows", "inner_rows"}
+MULTIPLIED = {"expert_bounds", "grouped_product", "grouped_product_nt", "grouped_product_tn"}
+
+
+@pytest.mark.parametrize(("fused", "steps"), long_but([(True, 1), (True, STEPS), (False, 1)], 0))
+def test_experts_that_drop_nothing_are_kernels_that_no_host_waits_for(
+    monkeypatch: pytest.MonkeyPatch, cubins: Path, fused: bool, steps: int
+) -> None:
+    """Four experts, two of them for each token."""
+    training = Training(global_batch=2, precision=Precision.BF16, seed=3, lr=1e-2, fused=fused)
+    model = MixtralConfig(1, 32, 2, 1, hidden=24, experts=4, choices=2, sequence=16, vocabulary=MODEL.vocabulary)
+    plan = deduced_plan(request(1, training, model=model, backend="cupy"), config_of(training), ("data", "tensor"))
+    launches, by_array_code, hosts = Counter[str](), set[str](), list[frozenset[int]]()
+    given = DeviceActs._by_array_code
+
+    def noted(acts: DeviceActs, definition: OpDef, call: Call) -> None:
+        by_array_code.add(definition.kind)
+        given(acts, definition, call)
+
+    monkeypatch.setattr(LoadedKernels, "bind", on_host(launches))
+    monkeypatch.setattr(DeviceActs, "_by_array_code", noted)
+    kernels, _ = open_backend(monkeypatch, cubins)
+    losses = losses_of(plan, kernels, steps=steps, hosts=hosts)
+    assert losses == pytest.approx(on_one_device(plan, steps=steps)[1], rel=1e-5)
+    assert hosts == [frozenset()]
+    assert by_array_code <= SCALARS | ROUTER
+    assert {*ROUTED, *MULTIPLIED, "add_n_rows"} <= set(launches)
+    assert {one for one in launches if one.startswith("swiglu")} == (
+        {"swiglu_rows", "swiglu_grad_rows"} if fused else set()
+    )
 
 
 ROUNDED = dict.fromkeys((Precision.FP8_BLOCK, Precision.NVFP4), 2.0**-9)
