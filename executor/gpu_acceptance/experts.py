@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from executor.gpu_acceptance.bench import SMALL, Bench, Sizes
 from executor.gpu_acceptance.kernels import judged
 from executor.gpu_acceptance.outcome import Figures
 from executor.gpu_acceptance.samples import TOLERANCES, row_error
+from executor.runtime.kernels.gpu import ragged
 from executor.runtime.kernels.gpu.program import ELEMENTS
 from strategy.graph.graph import Attrs
 from strategy.graph.ops import op_definition
@@ -20,33 +21,36 @@ from strategy.sbp.ragged import Rows, piece_of
 from strategy.sbp.tensor import Box, DType, Ragged, TensorSpec
 
 EXPERTS, CHOICES = 8, 2
-OPERANDS: Mapping[str, str] = {
-    "gelu": "r",
-    "gelu_grad": "rr",
-    "silu": "r",
-    "silu_grad": "rr",
-    "swiglu": "rr",
-    "swiglu_grad": "rrr",
-    "bounded_swiglu": "rr",
-    "bounded_swiglu_dgate": "rrr",
-    "bounded_swiglu_dup": "rrr",
-    "mul": "rr",
-    "add_n": "rr",
-    "add_by_expert": "rb",
-    "sum_by_expert": "r",
-    "dropless_dispatch": "xcw",
-    "dropless_combine": "rcw",
-    "dropless_inner": "rcx",
-    "grouped_matmul": "rm",
-    "grouped_matmul_tn": "rr",
+OPERANDS: Mapping[Callable[[Call], object], str] = {
+    ragged.gelu: "r",
+    ragged.gelu_grad: "rr",
+    ragged.silu: "r",
+    ragged.silu_grad: "rr",
+    ragged.swiglu: "rr",
+    ragged.swiglu_grad: "rrr",
+    ragged.bounded_swiglu: "rr",
+    ragged.bounded_swiglu_dgate: "rrr",
+    ragged.bounded_swiglu_dup: "rrr",
+    ragged.mul: "rr",
+    ragged.add_n: "rr",
+    ragged.add_by_expert: "rb",
+    ragged.sum_by_expert: "r",
+    ragged.dropless_dispatch: "xcw",
+    ragged.dropless_combine: "rcw",
+    ragged.dropless_inner: "rcx",
+    ragged.grouped_matmul: "rm",
+    ragged.grouped_matmul_tn: "rr",
 }
-"""Kind -> its operands: rows, tokens (x), choices, weights of choices, biases and matrices of experts."""
-_ATTRS: Mapping[str, Attrs] = {
-    "dropless_dispatch": {"experts": EXPERTS, "imbalance": 1.0, "room": 0.0},
-    "grouped_matmul": {"transpose": 0},
-    "bounded_swiglu": {"limit": 1.2},
-    "bounded_swiglu_dgate": {"limit": 1.2},
-    "bounded_swiglu_dup": {"limit": 1.2},
+"""Launches of a kind -> its operands: rows, tokens (x), choices, weights of choices, biases and matrices of experts."""
+_PRODUCTS = frozenset({ragged.grouped_matmul, ragged.grouped_matmul_tn})
+_plain_attrs = {"transpose": 0}
+_bounded_attrs = {"limit": 1.2}
+_ATTRS: Mapping[Callable[[Call], object], Attrs] = {
+    ragged.dropless_dispatch: {"experts": EXPERTS, "imbalance": 1.0, "room": 0.0},
+    ragged.grouped_matmul: _plain_attrs,
+    ragged.bounded_swiglu: _bounded_attrs,
+    ragged.bounded_swiglu_dgate: _bounded_attrs,
+    ragged.bounded_swiglu_dup: _bounded_attrs,
 }
 
 
@@ -68,20 +72,20 @@ def experts(bench: Bench) -> Figures:
     """Every act on rows in every element type: the error against double precision; seconds, and FLOPs of products."""
     acts: dict[str, dict[str, Any]] = {}
     for element in ELEMENTS:
-        for kind in OPERANDS:
-            error = _error(bench, kind, routed(kind, SMALL, element, seed=1))
-            acts[f"{kind} {element}"] = {"error": error, "most": TOLERANCES[element]}
-    for kind in OPERANDS:
-        of = routed(kind, bench.sizes, DType.BFLOAT16, seed=2)
-        bound = bench.acts.bind(op_definition(kind), _call_on(bench, of))
-        figures = acts[f"{kind} bfloat16"]
+        for launches in OPERANDS:
+            error = _error(bench, launches.__name__, routed(launches, SMALL, element, seed=1))
+            acts[f"{launches.__name__} {element}"] = {"error": error, "most": TOLERANCES[element]}
+    for launches in OPERANDS:
+        of = routed(launches, bench.sizes, DType.BFLOAT16, seed=2)
+        bound = bench.acts.bind(op_definition(launches.__name__), _call_on(bench, of))
+        figures = acts[f"{launches.__name__} bfloat16"]
         figures["seconds"] = bench.seconds(bound.run)
-        if kind.startswith("grouped"):
+        if launches in _PRODUCTS:
             figures["flop_per_s"] = 2 * of.rows * bench.sizes.width**2 / figures["seconds"]
     return judged({"acts": acts}, acts)
 
 
-def routed(kind: str, sizes: Sizes, element: DType, seed: int) -> Routed:
+def routed(launches: Callable[[Call], object], sizes: Sizes, element: DType, seed: int) -> Routed:
     """An act on the rows of tokens that chose some experts each, the first ones more often."""
     rng, width = np.random.default_rng(seed), sizes.width
     odds = rng.random((1, sizes.rows, EXPERTS)) * np.linspace(1, 3, EXPERTS)
@@ -96,13 +100,13 @@ def routed(kind: str, sizes: Sizes, element: DType, seed: int) -> Routed:
         "r": (len(cells), width),
     }
     inputs, specs = [], []
-    for letter in OPERANDS[kind]:
+    for letter in OPERANDS[launches]:
         # Above zero: a product of few choices has no larger one beside it that errors could be measured by.
         drawn = chosen if letter == "c" else rng.uniform(0.2, 2.0, shapes[letter]).astype(element.numpy)
         inputs.append(_held(spec, cells, drawn) if letter == "r" else drawn)
         specs.append(spec if letter == "r" else TensorSpec(drawn.shape, DType(str(drawn.dtype))))
-    attrs = _ATTRS.get(kind, {})
-    return Routed(tuple(inputs), tuple(op_definition(kind).infer(specs, (), attrs)), attrs)
+    attrs = _ATTRS.get(launches, {})
+    return Routed(tuple(inputs), tuple(op_definition(launches.__name__).infer(specs, (), attrs)), attrs)
 
 
 def _held(spec: TensorSpec, cells: Array, rows: Array) -> Rows:

@@ -160,10 +160,7 @@ class ActBinder:
         return actor.rendezvous is not None and not self._transport.in_stream_order
 
     def _on_device(self, index: int) -> bool:
-        """Whether what an act computes lies on a device with streams: all that the device does, and some of the host's.
-
-        Of the host's acts these are movements between ranks by a transport that takes arrays of the device.
-        """
+        """Whether what an act computes lies on a device with streams; of the host, what a transport moves there."""
         if self._kernels.streams is None:
             return False
         actor, registers = self._program.actors[index], self._program.registers
@@ -178,10 +175,8 @@ class ActBinder:
 
     def _counts_on_device(self, index: int) -> bool:
         """Whether an actor computes with ragged rows of which the device alone knows the count."""
-        actor = self._program.actors[index]
-        if not isinstance(actor.task, OpTask) or self._rows_may_differ:
-            return False
-        if self._graph.on_host(self._graph.by_name[actor.task.op]):
+        actor, task = self._program.actors[index], self._program.actors[index].task
+        if not isinstance(task, OpTask) or self._rows_may_differ or self._graph.on_host(self._graph.by_name[task.op]):
             return False
         found = self._call_of(index, *self._ports(index, [0] * len(actor.reads), [0] * len(actor.writes)))
         return found is not None and self._kernels.counts_rows(*found)

@@ -16,7 +16,6 @@ from strategy.bounds.least_work import least_steps_ns
 from strategy.bounds.quick_bound import least_work
 from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Boxings, Converter
 from strategy.layout.step_times import MeanPath
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.candidates import candidates_of
@@ -74,9 +73,8 @@ def replay_candidates(
     by_proof = [place for place in low if said.own_ns.get(place, 0) >= bound_ns]
     for place in {*low} - {*by_proof}:
         _check_plainer(said, configs, place, bound_ns)
-    boxings: Boxings = {}
     for place, bounds in said.bounds.items():  # last: it takes longest
-        check_layouts(request, configs[place], bounds, boxings)
+        check_layouts(request, configs[place], bounds)
     counts = len(configs) - len(low), len(by_proof), len(low) - len(by_proof)
     return CandidatesReplayed(bound_ns, *counts, len(certificate.bounds))
 
@@ -98,16 +96,13 @@ def paths_of(request: Request, config: PlanConfig, bound: LayoutBound) -> MeanPa
     return bound.mix.checked_mean(request.pipeline_of(config), config.pp, request.cost)
 
 
-def check_layouts(
-    request: Request, config: PlanConfig, bounds: Iterable[tuple[LayoutBound, str]], boxings: Boxings
-) -> None:
-    """Replay what is said of the layouts of one candidate, each with where it is said; further ones use its boxings.
+def check_layouts(request: Request, config: PlanConfig, bounds: Iterable[tuple[LayoutBound, str]]) -> None:
+    """Replay what is said of the layouts of one candidate, each with where it is said.
 
     Raises:
         CertificateError: it does not follow.
     """
     space = space_of(request, config, free_rules(config))
-    space = replace(space, converter=Converter(request.cost, space.stages.placements, boxings))
     for bound, where in bounds:
         along = replace(space, along=paths_of(request, config, bound))
         try:

@@ -40,7 +40,7 @@ from strategy.graph.ops import op_definition
 from strategy.graph.signature import SbpFilter, Signature
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Boxings, Converter, lay_out
+from strategy.layout.convert import Converter, lay_out
 from strategy.layout.gradient_exchange import exchanged
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
@@ -73,36 +73,29 @@ class LayerTemplate:
     problem: LinearLayoutProblem
 
     @staticmethod
-    def named(
-        name: TemplateName, request: Request, short: Model, budget: Budget, boxings: Boxings | None = None
-    ) -> LayerTemplate:
+    def named(name: TemplateName, request: Request, short: Model, budget: Budget) -> LayerTemplate:
         """The template of a name.
 
         Raises:
             OutOfTimeError, InfeasibleError: as `of`.
         """
         make = LayerTemplate.of_tensor_axis if name.tensor_axis else LayerTemplate.of
-        return make(request, short, name.config, budget, boxings)
+        return make(request, short, name.config, budget)
 
     @staticmethod
-    def of(
-        request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None = None
-    ) -> LayerTemplate:
-        """The template of a configuration; what is found of `boxings` is there for further ones.
+    def of(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
+        """The template of a configuration.
 
         Raises:
             OutOfTimeError: the time ran out before it was built.
             InfeasibleError: the pins leave an op without signature.
         """
-        boxings = {} if boxings is None else boxings
         placements = placements_of(config)[:2]
-        between = Converter(request.cost, placements, boxings) if len(placements) > 1 else None
-        return _template(request, short, on_one_stage(config), budget, boxings, between=between)
+        between = Converter(request.cost, placements) if len(placements) > 1 else None
+        return _template(request, short, on_one_stage(config), budget, between=between)
 
     @staticmethod
-    def of_tensor_axis(
-        request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None = None
-    ) -> LayerTemplate:
+    def of_tensor_axis(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
         """The same without data axis, where what follows samples along that counts alone: all data axes have it alike.
 
         Gradients are added up over micro-batches, two of them: what is exchanged once these are over does not count.
@@ -112,10 +105,9 @@ class LayerTemplate:
         """
         alone = without_data_axis(config)
         training = replace(request.training, global_batch=2 * config.micro_batch * config.ep)
-        boxings = {} if boxings is None else boxings
         request = replace(request, training=training)
         counted = _following(request, short, alone)
-        return _template(request, short, alone, budget, boxings, counted=counted)
+        return _template(request, short, alone, budget, counted=counted)
 
     def arranged(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
         """The short model under signatures, on one stage."""
@@ -128,7 +120,6 @@ def _template(
     short: Model,
     config: PlanConfig,
     budget: Budget,
-    boxings: Boxings,
     *,
     counted: frozenset[str] | None = None,
     between: Converter | None = None,
@@ -142,7 +133,6 @@ def _template(
         kept = {**_beside(graph), **kept}
     space = replace(
         space,
-        converter=Converter(request.cost, space.stages.placements, boxings),
         wanted=sums_alone(space.wanted),
         weigh=_weigher(graph, counted),
         home_weights=homes,

@@ -26,7 +26,6 @@ from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateCut
 from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Boxings
 from strategy.layout.step_times import Overlap
 from strategy.space.candidates import listed
 from strategy.space.request import Request
@@ -164,7 +163,6 @@ class _Templates:
     """Templates of a request, each built where it is asked for."""
 
     request: Request
-    boxings: Boxings = field(default_factory=dict)
     known: dict[object, LayerTemplate | None] = field(default_factory=dict)
 
     def check(self, cut: TemplateCut, where: str) -> None:
@@ -196,7 +194,7 @@ class _Templates:
             if len(self.known) >= MOST_TEMPLATES:
                 self.known.clear()
             try:
-                self.known[name.key] = LayerTemplate.named(name, self.request, short, UNLIMITED, self.boxings)
+                self.known[name.key] = LayerTemplate.named(name, self.request, short, UNLIMITED)
             except InfeasibleError:
                 self.known[name.key] = None
         return self.known[name.key]

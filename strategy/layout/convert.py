@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,15 +16,20 @@ from strategy.comm.boxing import Bools, BoxingStep, Floats, Price, StepTable
 from strategy.comm.chains import Boxing
 from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel
+from strategy.cost.data_sheet import Coefficients
+from strategy.cost.measurement import CostKey
 from strategy.cost.step_prices import all_to_ns, step_price
 from strategy.graph.graph import Graph
+from strategy.hardware.cluster import Cluster
 from strategy.layout.layout import Assignment, Conversion, Home, Layout, Stages, home_of, wanted_copies
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, Broadcast, NdSbp, Partial, Sbp, Split, format_nd, is_legal_layout
 from strategy.sbp.tensor import Shape, TensorSpec
 
-Boxings = dict[object, Boxing]
+MOST_COST_MODELS = 4
+"""Of so many, the latest, tables of conversions are kept."""
+_Boxings = dict[object, Boxing]
 """Conversions on one placement by what they depend on, for all placements that are alike, of one cost model."""
 
 
@@ -145,12 +151,12 @@ def _cut(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> NdSbp:
 class Converter:
     """Prices and chains of conversions between the stages of one pipeline, in whole nanoseconds.
 
-    Placements whose ranks share nodes alike share one table of prices.
+    Placements whose ranks share nodes alike share one table of prices, with all others of a process that has the same
+    cost model: a price does not depend on who asked for it first.
     """
 
     cost: CostModel
     placements: tuple[Placement, ...]
-    shared: Boxings = field(default_factory=dict)
     boxings: list[Boxing] = field(init=False, default_factory=list)
     first_alike: list[int] = field(init=False, default_factory=list)
     """Stage -> the first whose table of prices it shares."""
@@ -159,12 +165,12 @@ class Converter:
     distances: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known: dict[object, int] = {}
+        known, shared = dict[object, int](), _priced_by(self.cost)
         for stage, placement in enumerate(self.placements):
             key = placement.mesh, by_node(self.cost.cluster, placement)
-            if key not in self.shared:
-                self.shared[key] = Boxing(placement, self._step_price(placement))
-            self.boxings.append(replace(self.shared[key], placement=placement))
+            if key not in shared:
+                shared[key] = Boxing(placement, self._step_price(placement))
+            self.boxings.append(replace(shared[key], placement=placement))
             self.first_alike.append(known.setdefault(key, stage))
 
     def _step_price(self, placement: Placement) -> Price:
@@ -275,3 +281,13 @@ def lay_out(graph: Graph, stages: Stages, signatures: Assignment, converter: Con
                 known[key] = converter.steps(spec, home, copy.stage, copy.layout)
             conversions.append(Conversion(copy, home, known[key]))
     return Layout(stages, signatures, tuple(conversions))
+
+
+def _priced_by(cost: CostModel) -> _Boxings:
+    """The tables of a cost model."""
+    return _of_prices(cost.cluster, tuple(sorted(cost.coefficients.items())), cost.act_overhead_s)
+
+
+@lru_cache(maxsize=MOST_COST_MODELS)
+def _of_prices(cluster: Cluster, measured: tuple[tuple[CostKey, Coefficients], ...], act_overhead_s: float) -> _Boxings:
+    return {}

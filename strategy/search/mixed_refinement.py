@@ -42,7 +42,7 @@ from strategy.comm.hierarchical import by_node
 from strategy.graph.signature import Signature
 from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Boxings, Converter, lay_out
+from strategy.layout.convert import Converter, lay_out
 from strategy.layout.schedule import at_position
 from strategy.layout.step_times import Overlap
 from strategy.models import Model
@@ -85,7 +85,6 @@ class MixedRefinement:
         self.boxes = [
             Box(group.configs, [float(max(bound, next(bounds))) for bound in group.bounds_ns]) for group in groups
         ]
-        self.boxings: Boxings = {}
         self.turns = 0
 
     def __enter__(self) -> MixedRefinement:
@@ -139,7 +138,7 @@ class MixedRefinement:
         best_ns, config, box.level = self.prospects.best_ns, box.config, EXHAUSTED
         name = TemplateName(config, tensor_axis=False)
         try:
-            template = LayerTemplate.named(name, self.request, self.short, self.budget, self.boxings)
+            template = LayerTemplate.named(name, self.request, self.short, self.budget)
             found = solve_template(name, template, self._weights(box), self.budget)
         except InfeasibleError:
             box.close()
@@ -150,7 +149,7 @@ class MixedRefinement:
         if isinstance(found, TemplateCut):
             box.close(found)
             return
-        priced = _PricedLayouts(self.request, template, found.signatures, self.boxings)
+        priced = _PricedLayouts(self.request, template, found.signatures)
         fits = False
         for one, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
             for order in stage_orders(self.request.cost.cluster, one.pp) if bound_ns < best_ns else ():
@@ -188,7 +187,6 @@ class _PricedLayouts:
     request: Request
     template: LayerTemplate
     signatures: Mapping[str, Signature]
-    boxings: Boxings
     parts: dict[object, ModelParts] = field(default_factory=dict)
     messages: dict[object, tuple[int, int]] = field(default_factory=dict)
 
@@ -220,7 +218,7 @@ class _PricedLayouts:
         if key not in self.parts:
             space = self.template.space
             stages = replace(space.stages, placements=(placement,))
-            converter = Converter(self.request.cost, stages.placements, self.boxings)
+            converter = Converter(self.request.cost, stages.placements)
             layout = lay_out(space.graph, stages, self.signatures, converter)
             arrangement = arrange(space.graph, layout, space.pipeline)
             self.parts[key] = parts_of(space.graph, layout, arrangement, self.request.cost)
@@ -232,6 +230,6 @@ class _PricedLayouts:
             return 0, 0
         key = by_node(self.request.cost.cluster, here, there)
         if key not in self.messages:
-            between = Converter(self.request.cost, (here, there), self.boxings)
+            between = Converter(self.request.cost, (here, there))
             self.messages[key] = messages_ns(self.template.space, self.signatures, between)
         return self.messages[key]

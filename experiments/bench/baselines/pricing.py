@@ -28,7 +28,7 @@ from strategy.graph.signature import Signature
 from strategy.ilp.baselines import elimination, integer_program
 from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig, Recompute
-from strategy.layout.convert import Boxings, Converter, lay_out
+from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import Home, assign_stages, home_of
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
@@ -105,7 +105,6 @@ class LayerPricing:
     _known: dict[object, StrategyPrices | None] = field(default_factory=dict)
     _signatures: dict[object, Mapping[str, Signature]] = field(default_factory=dict)
     _messages: dict[object, int] = field(default_factory=dict)
-    _boxings: Boxings = field(default_factory=dict)
     _own_end_s: float = 0.0
 
     def begin(self, time_limit_s: float) -> None:
@@ -204,7 +203,7 @@ class LayerPricing:
         layout = lay_out(graph, space.stages, signatures, space.converter)
         arrangement = arrange(graph, layout, space.pipeline)
         pair = placements_of(replace(_config(strategy, micro, count), pp=2))
-        between_ns = messages_ns(space, signatures, Converter(self.request.cost, pair, self._boxings))
+        between_ns = messages_ns(space, signatures, Converter(self.request.cost, pair))
         stream = _residual_stream(graph)
         home = home_of(graph, space.stages, signatures, stream)
         if home is None:
@@ -216,8 +215,7 @@ class LayerPricing:
         batch = config.dp * config.micro_batch * config.num_micro_batches
         training = replace(self.request.training, global_batch=batch)
         request = replace(self.request, model=self.short, training=training)
-        space = space_of(request, config, ("samples split", "samples shared"))
-        return replace(space, converter=Converter(self.request.cost, placements_of(config), self._boxings))
+        return space_of(request, config, ("samples split", "samples shared"))
 
     def _zipped(self, strategy: Strategy) -> Mapping[str, Signature]:
         """The signatures of both axes, each found on two ranks."""

@@ -18,7 +18,7 @@ from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.graph.signature import Signature
 from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Boxings, Converter, lay_out
+from strategy.layout.convert import lay_out
 from strategy.models import Model
 from strategy.search.template.layer_mix import Seam, seam_of
 from strategy.search.template.parts import ModelParts, parts_of
@@ -118,8 +118,6 @@ class Templates:
     request: Request
     short: Model
     known: OrderedDict[object, LayerTemplate] = field(default_factory=OrderedDict)
-    boxings: Boxings = field(default_factory=dict)
-    """Conversions that were priced for one of them."""
 
     def answer(self, question: Question) -> Answer:
         """Solve a template.
@@ -149,16 +147,14 @@ class Templates:
 
     def _space(self, config: PlanConfig) -> SearchSpace:
         """Of the short model on one stage."""
-        request = replace(self.request, model=self.short)
-        space = space_of(request, on_one_stage(config), free_rules(config))
-        return replace(space, converter=Converter(request.cost, space.stages.placements, self.boxings))
+        return space_of(replace(self.request, model=self.short), on_one_stage(config), free_rules(config))
 
     def _proposed(self, config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature]) -> Proposed:
         """The layouts of a template, with what is to be known of them."""
         graph, cost = space.graph, self.request.cost
         layout = lay_out(graph, space.stages, signatures, space.converter)
         parts = parts_of(graph, layout, arrange(graph, layout, space.pipeline), cost)
-        messages = stage_messages(space, signatures, cost, placements_of(config), {})
+        messages = stage_messages(space, signatures, cost, placements_of(config))
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
         seam = seam_of(graph, space.stages, signatures)
@@ -172,7 +168,7 @@ class Templates:
             InfeasibleError: the pins leave an op without signature.
         """
         if name.key not in self.known:
-            self.known[name.key] = LayerTemplate.named(name, self.request, self.short, budget, self.boxings)
+            self.known[name.key] = LayerTemplate.named(name, self.request, self.short, budget)
             if len(self.known) > MOST_TEMPLATES:
                 self.known.popitem(last=False)
         self.known.move_to_end(name.key)

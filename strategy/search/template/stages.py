@@ -16,7 +16,7 @@ from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Boxings, Converter
+from strategy.layout.convert import Converter
 from strategy.layout.layout import Home, home_of
 from strategy.layout.schedule import at_position
 from strategy.layout.step_times import Overlap, step_ns
@@ -119,7 +119,6 @@ def stage_messages(
     signatures: Mapping[str, Signature],
     cost: CostModel,
     placements: Sequence[Placement],
-    boxings: Boxings,
 ) -> Messages:
     """Between all stages that follow one another under some schedule; what shares nodes alike takes as long.
 
@@ -128,7 +127,6 @@ def stage_messages(
         signatures: of its ops.
         cost: prices of conversions.
         placements: of the stages.
-        boxings: conversions that were priced.
     """
     stages, known = range(len(placements)), dict[object, tuple[int, int]]()
     found = {}
@@ -137,7 +135,7 @@ def stage_messages(
         key = by_node(cost.cluster, *pair)
         if here != there:
             if key not in known:
-                known[key] = messages_ns(space, signatures, Converter(cost, pair, boxings))
+                known[key] = messages_ns(space, signatures, Converter(cost, pair))
             found[here, there] = known[key]
     return found
 
