@@ -22,6 +22,7 @@ PTX = ".entry k(\n.param .u64 x)\n{\nld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)  # minutes of the compiler
 def test_every_kernel_is_built_and_none_spills(tmp_path: Path) -> None:
     """The page in the docs is what the build writes, to the byte."""
     usages = build(tmp_path)
