@@ -82,7 +82,7 @@ ONE_WAY = Pins(recompute=Recompute.NONE, zero_stage=0)
 CASES = [((0.9, ONE_WAY),), ((0.05, PARTLY),), ((0.05, ONE_WAY),)]
 
 
-@pytest.fixture(scope="module", params=long_but(CASES, 1, 2), ids=["plenty", "partly", "scarce"])
+@pytest.fixture(scope="module", params=long_but(CASES, 1), ids=["plenty", "partly", "scarce"])
 def case(request: pytest.FixtureRequest) -> Case:
     return case_of(*request.param)
 

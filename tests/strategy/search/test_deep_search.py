@@ -155,6 +155,7 @@ def test_less_memory_is_held_where_there_is_less() -> None:
         found_with(asked(limit=2**20, pins=pins))
 
 
+@exchange_left_alone()
 def test_layers_between_keep_what_there_is_room_for() -> None:
     """A plan that computes all layers again, and one that keeps all: half way between there is something faster."""
     pins = Pins(tp=1, pp=2, micro_batch=2, schedule=Schedule.ONE_F_ONE_B, recompute=Recompute.FULL, zero_stage=0)
