@@ -304,70 +304,21 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
     if family is None:
         where, known = f"{reader.path}: model.family", ", ".join(FAMILIES)
         raise PlanError("unknown family of models", where=where, got=found["model"]["family"], expected=known)
-    cluster = {"groups": [], **reader.mapping(found["cluster"], "cluster")}
-    parts: dict[str, Any] = {
-        "device": reader.record(Device, cluster["device"], "cluster.device"),
-        "intra": reader.link(cluster["intra"], "cluster.intra"),
-        "inter": reader.link(cluster["inter"], "cluster.inter"),
-    }
-    if cluster["host"] is not None:
-        parts["host"] = reader.record(Host, cluster["host"], "cluster.host")
-    for key, part in parts.items():
-        reader.rates_and_times(part, f"cluster.{key}")
-    groups = tuple(_group_of(reader, one, f"cluster.groups.{i}") for i, one in enumerate(cluster["groups"]))
-    where = reader.record(Cluster, cluster, "cluster", **parts, groups=groups)
-    if where.fabric not in NETWORKS:
-        at, known = f"{reader.path}: cluster.fabric", ", ".join(NETWORKS)
-        raise PlanError("unknown network", where=at, got=where.fabric, expected=known)
-    if not where.gpu_direct and where.host is None:
-        raise PlanError("no host to pass through", where=f"{reader.path}: cluster.gpu_direct", got=False)
+    cluster = _cluster_of(reader, found["cluster"])
     calibration = reader.mapping(found["calibration"], "calibration")
     coefficients = _coefficients_of(reader, calibration["coefficients"])
-    cost = CostModel(where, coefficients, reader.seconds(calibration["act_overhead_s"], "calibration.act_overhead_s"))
+    cost = CostModel(cluster, coefficients, reader.seconds(calibration["act_overhead_s"], "calibration.act_overhead_s"))
     dimensions = reader.record(family.model, model, "model")
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
-    training = reader.mapping(found["training"], "training")
-    unsaid = {
-        **{name: [] for name in NOT_SAID},
-        **{"zero_group": 0, "bucket_bytes": 0, "exchange_streams": 1},
-    }
-    config = {**unsaid, **reader.mapping(found["config"], "config")}
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims) if field.name != "fit"}
     return Plan(
         model_name=str(name),
         model=dimensions,
-        training=reader.record(
-            Training,
-            {
-                "groups": [],
-                "fused": False,
-                **training,
-                **({"max_norm": math.inf} if training["max_norm"] == UNLIMITED else {}),
-            },
-            "training",
-            dtype=DType(training["dtype"]),
-            optimizer=Optimizer(training["optimizer"]),
-            decay=Decay(training["decay"]),
-            precision=Precision(training["precision"]),
-            frozen=reader.texts(training["frozen"], "training.frozen"),
-            groups=tuple(_parameter_group_of(reader, one) for one in reader.listed(training.get("groups", []))),
-        ),
-        cluster=where,
+        training=_training_of(reader, found["training"]),
+        cluster=cluster,
         cost=cost,
-        config=reader.record(
-            PlanConfig,
-            config,
-            "config",
-            schedule=Schedule(config["schedule"]),
-            recompute=Recompute(config["recompute"]),
-            tiled=reader.texts(config["tiled"], "config.tiled"),
-            recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
-            kept_layers=reader.integers(config["kept_layers"], "config.kept_layers"),
-            offload=Offload(config["offload"]),
-            offload_values=reader.texts(config["offload_values"], "config.offload_values"),
-            context=Context(config["context"]),
-        ),
+        config=_config_of(reader, found["config"]),
         layout=_layout_of(reader, found),
         claims=reader.record(
             Claims,
@@ -380,6 +331,70 @@ def _plan_of(reader: DocumentReader, found: Mapping[str, Any]) -> Plan:
         ),
         certificate=None if "certificate" not in found else reader.mapping(found["certificate"], "certificate"),
     )
+
+
+def _cluster_of(reader: DocumentReader, content: Any) -> Cluster:
+    cluster = {"groups": [], **reader.mapping(content, "cluster")}
+    parts: dict[str, Any] = {
+        "device": reader.record(Device, cluster["device"], "cluster.device"),
+        "intra": reader.link(cluster["intra"], "cluster.intra"),
+        "inter": reader.link(cluster["inter"], "cluster.inter"),
+    }
+    if cluster["host"] is not None:
+        parts["host"] = reader.record(Host, cluster["host"], "cluster.host")
+    for key, part in parts.items():
+        reader.rates_and_times(part, f"cluster.{key}")
+    groups = tuple(_group_of(reader, one, f"cluster.groups.{i}") for i, one in enumerate(cluster["groups"]))
+    where: Cluster = reader.record(Cluster, cluster, "cluster", **parts, groups=groups)
+    if where.fabric not in NETWORKS:
+        at, known = f"{reader.path}: cluster.fabric", ", ".join(NETWORKS)
+        raise PlanError("unknown network", where=at, got=where.fabric, expected=known)
+    if not where.gpu_direct and where.host is None:
+        raise PlanError("no host to pass through", where=f"{reader.path}: cluster.gpu_direct", got=False)
+    return where
+
+
+def _training_of(reader: DocumentReader, content: Any) -> Training:
+    training = reader.mapping(content, "training")
+    found: Training = reader.record(
+        Training,
+        {
+            "groups": [],
+            "fused": False,
+            **training,
+            **({"max_norm": math.inf} if training["max_norm"] == UNLIMITED else {}),
+        },
+        "training",
+        dtype=DType(training["dtype"]),
+        optimizer=Optimizer(training["optimizer"]),
+        decay=Decay(training["decay"]),
+        precision=Precision(training["precision"]),
+        frozen=reader.texts(training["frozen"], "training.frozen"),
+        groups=tuple(_parameter_group_of(reader, one) for one in reader.listed(training.get("groups", []))),
+    )
+    return found
+
+
+def _config_of(reader: DocumentReader, content: Any) -> PlanConfig:
+    unsaid = {
+        **{name: [] for name in NOT_SAID},
+        **{"zero_group": 0, "bucket_bytes": 0, "exchange_streams": 1},
+    }
+    config = {**unsaid, **reader.mapping(content, "config")}
+    found: PlanConfig = reader.record(
+        PlanConfig,
+        config,
+        "config",
+        schedule=Schedule(config["schedule"]),
+        recompute=Recompute(config["recompute"]),
+        tiled=reader.texts(config["tiled"], "config.tiled"),
+        recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+        kept_layers=reader.integers(config["kept_layers"], "config.kept_layers"),
+        offload=Offload(config["offload"]),
+        offload_values=reader.texts(config["offload_values"], "config.offload_values"),
+        context=Context(config["context"]),
+    )
+    return found
 
 
 def _fit_of(reader: DocumentReader, content: Any) -> FitClaim:

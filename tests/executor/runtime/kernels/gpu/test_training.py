@@ -100,6 +100,18 @@ ROUTED = {"count_choices", "place_choices", "write_cells", "dispatch_rows", "com
 MULTIPLIED = {"expert_bounds", "grouped_product", "grouped_product_nt", "grouped_product_tn"}
 
 
+def kinds_by_array_code(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The kinds of ops that array code computes from now on, as they come."""
+    kinds, given = set[str](), DeviceActs._by_array_code
+
+    def noted(acts: DeviceActs, definition: OpDef, call: Call) -> None:
+        kinds.add(definition.kind)
+        given(acts, definition, call)
+
+    monkeypatch.setattr(DeviceActs, "_by_array_code", noted)
+    return kinds
+
+
 @pytest.mark.parametrize(("fused", "steps"), long_but([(True, 1), (True, STEPS), (False, 1)], 0))
 def test_experts_that_drop_nothing_are_kernels_that_no_host_waits_for(
     monkeypatch: pytest.MonkeyPatch, cubins: Path, fused: bool, steps: int
@@ -108,15 +120,8 @@ def test_experts_that_drop_nothing_are_kernels_that_no_host_waits_for(
     training = Training(global_batch=2, precision=Precision.BF16, seed=3, lr=1e-2, fused=fused)
     model = MixtralConfig(1, 32, 2, 1, hidden=24, experts=4, choices=2, sequence=16, vocabulary=MODEL.vocabulary)
     plan = deduced_plan(request(1, training, model=model, backend="cupy"), config_of(training), ("data", "tensor"))
-    launches, by_array_code, hosts = Counter[str](), set[str](), list[frozenset[int]]()
-    given = DeviceActs._by_array_code
-
-    def noted(acts: DeviceActs, definition: OpDef, call: Call) -> None:
-        by_array_code.add(definition.kind)
-        given(acts, definition, call)
-
+    launches, by_array_code, hosts = Counter[str](), kinds_by_array_code(monkeypatch), list[frozenset[int]]()
     monkeypatch.setattr(LoadedKernels, "bind", on_host(launches))
-    monkeypatch.setattr(DeviceActs, "_by_array_code", noted)
     kernels, _ = open_backend(monkeypatch, cubins)
     losses = losses_of(plan, kernels, steps=steps, hosts=hosts)
     assert losses == pytest.approx(on_one_device(plan, steps=steps)[1], rel=1e-5)
@@ -135,15 +140,8 @@ rounding to bfloat16 loses of a figure."""
 
 @pytest.mark.parametrize("precision", long_but([p for p in Precision if p.half and p is not Precision.FP16], 0))
 def test_losses_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, cubins: Path, precision: Precision) -> None:
-    plan, launches, by_array_code = plan_of(precision), Counter[str](), set[str]()
-    given = DeviceActs._by_array_code
-
-    def noted(acts: DeviceActs, definition: OpDef, call: Call) -> None:
-        by_array_code.add(definition.kind)
-        given(acts, definition, call)
-
+    plan, launches, by_array_code = plan_of(precision), Counter[str](), kinds_by_array_code(monkeypatch)
     monkeypatch.setattr(LoadedKernels, "bind", on_host(launches))
-    monkeypatch.setattr(DeviceActs, "_by_array_code", noted)
     kernels, _ = open_backend(monkeypatch, cubins)
     losses = losses_of(plan, kernels, steps=STEPS)
     right = on_one_device(plan, steps=STEPS)[1]
