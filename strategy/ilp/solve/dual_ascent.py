@@ -10,6 +10,7 @@ Shapes: N nodes, C choices in all, R memory rows (see `packed_arrays`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ FIRST_AIM = 0.1
 WARM_SWEEPS = 10
 # The first step of a probe aims at this part of its penalty.
 PROBE_AIM = 0.1
+# Entries that steps read before they ask whether the time is over: some hundredths of a second.
+UNASKED_ENTRIES = 2_000_000
 # The ascent has converged once `delta` is below this part of the bound.
 CONVERGED = 1e-9
 
@@ -96,10 +99,20 @@ class DualAscent:
         scale = max(abs(self.bound + scalars[CONSTANT]), 1.0)
         return bool(scalars[STARTED] > 0 and scalars[DELTA] < CONVERGED * scale)
 
-    def ascend(self, steps: int) -> None:
-        """Takes `steps` steps."""
+    @property
+    def step_entries(self) -> int:
+        """Entries that a step reads: what it takes on any machine."""
+        arrays = self.arrays
+        return 2 * (arrays.table.size + arrays.joins.entries_read) + arrays.cost.size + arrays.room.size
+
+    def ascend(self, steps: int, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Takes `steps` steps, or those that it began before `is_over`, which is asked now and then."""
         self.state.scalars[DECODED_SCORE] = np.inf
-        _ascend(self.arrays, self.state, steps)
+        at_once = max(UNASKED_ENTRIES // max(self.step_entries, 1), 1)
+        for done in range(0, steps, at_once):
+            if is_over():
+                return
+            _ascend(self.arrays, self.state, min(at_once, steps - done))
 
     def probe(self, node: int, choice: int, penalty: float, steps: int) -> float:
         """The bound that is reached from the best one in `steps` steps once other choices of a node cost more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from strategy.ilp.solve.core import FloatArray, IntArray
@@ -55,12 +57,15 @@ class PrimalHeuristic:
             self._accept(picks)
         return work
 
-    def improve(self, prices: FloatArray, work: int) -> int:
-        """Moves from the best choice at `prices` (R,) until `work` entries are read; returns the rest, <= 0."""
+    def improve(self, prices: FloatArray, work: int, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Moves from the best choice at `prices` (R,) until `work` entries are read or it `is_over`.
+
+        Returns the entries left to read: <= 0 where the time was enough.
+        """
         if self.picks is None:
             return min(work, 0)
         nodes = self.picks.size
-        while work > 0:
+        while work > 0 and not is_over():
             if self.turn % REPRICED == 0:
                 price_memory(self.arrays, prices * self.factor, self.priced)
             self.turn += 1

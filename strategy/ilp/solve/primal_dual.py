@@ -68,13 +68,13 @@ class PrimalDual:
             gap_at: what a bound leaves open; 0 where it closes the node.
             tell: called now and then, to certify the bound.
         """
-        full, arrays = relaxation.full, relaxation.relaxed.arrays
+        full = relaxation.full
         core = full.core
         if self.home is None or self.primal is None:
             self.home = PackedCore(core.copy(), full.arrays, full.nodes)
             self.primal = PrimalHeuristic(full.arrays)
         local = self.primal if self.home.arrays is full.arrays else PrimalHeuristic(full.arrays)
-        entries = 2 * (arrays.table.size + arrays.joins.entries_read) + arrays.cost.size + arrays.room.size
+        entries = ascent.step_entries
         steps = max(LEAST_STEPS, min(ROUND_ENTRIES // entries, MOST_STEPS))
         wide = max(patience.steps // steps, 1)
         bounds: list[float] = []
@@ -119,6 +119,7 @@ class PrimalDual:
         steps: int,
     ) -> None:
         """Some steps of the ascent, which read so many entries, and as much work of the primal."""
+        is_over = self.progress.budget.is_over
         candidate = None
         scale = 1.0
         if relaxation.full.arrays is home.arrays and np.isfinite(ascent.decoded_score):
@@ -130,16 +131,16 @@ class PrimalDual:
             self.credit += entries
             if candidate is not None and self.credit > 0:
                 self.credit -= primal.consider(candidate, self.prices, scale)
-            self.credit = primal.improve(self.prices, self.credit)
+            self.credit = primal.improve(self.prices, self.credit, is_over)
 
         if home.arrays.table.size >= THREADED_CELLS:
             beside = self.pool.submit(improve)
             try:
-                ascent.ascend(steps)
+                ascent.ascend(steps, is_over)
             finally:
                 beside.result()
         else:
-            ascent.ascend(steps)
+            ascent.ascend(steps, is_over)
             improve()
         self.rounds += 1
         self._lift(home, primal, slight=self.rounds % LIFTED_EVERY == 0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from strategy.ilp.problem import Edge, Node, Problem
+from strategy.ilp.solve import dual_ascent
 from strategy.ilp.solve.build import build_core
 from strategy.ilp.solve.dual_ascent import DualAscent, start_dual_ascent
 from strategy.ilp.solve.packed_arrays import lifetime_rank
@@ -43,6 +44,21 @@ def test_the_bound_never_falls_and_never_passes_the_optimum() -> None:
             bounds.append(ascent.bound)
         assert bounds == sorted(bounds)
         assert bounds[-1] + core.constant <= oracle[0] + 1e-6 * max(abs(oracle[0]), 1)
+
+
+def test_the_clock_is_looked_at_between_steps_and_that_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, asking = ascent_of(DILEMMA), ascent_of(DILEMMA)
+    at_once.ascend(40)
+    monkeypatch.setattr(dual_ascent, "UNASKED_ENTRIES", 3 * asking.step_entries)
+    asked = []
+    asking.ascend(40, lambda: bool(asked.append(asking.bound)))
+    assert len(asked) == math.ceil(40 / 3)
+    assert at_once.state.scalars.tolist() == asking.state.scalars.tolist()
+    assert at_once.best_prices.tolist() == asking.best_prices.tolist()
+    assert at_once.decoded.tolist() == asking.decoded.tolist()
+    late = ascent_of(DILEMMA)
+    late.ascend(40, lambda: True)
+    assert late.bound == -math.inf
 
 
 def test_what_is_decoded_is_a_choice_and_its_score() -> None:
