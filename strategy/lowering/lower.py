@@ -72,7 +72,9 @@ from strategy.sbp.sbp import NdSbp, Partial, local_boxes
 from strategy.sbp.tensor import Box, Rate, Shape, TensorSpec, box_shape
 
 FOLDED_FROM = 32
-"""More ranks than these are simulated by those that stand for others, where there are such."""
+MOST_UNFOLDED = 10_000
+"""More ranks than these, or fewer with more actors in all, are simulated by those that stand for others, where there are
+such: of few ranks that do little each is shown, and that takes no time; of 32 with 5,000 actors each it takes 15 s."""
 
 MOST_ACTORS = 1_000_000
 MOST_ACTS = 100_000_000
@@ -98,8 +100,8 @@ def lower_priced(
 ) -> Program:
     """The same of a graph that is priced already.
 
-    For simulation alone, `folds`: of more ranks than `folded_from` (FOLDED_FROM where it is not given), if those of a
-    stage are alike, one per stage (`folding`).
+    For simulation alone, `folds`: of more ranks than `folded_from` (FOLDED_FROM where it is not given) or more than
+    MOST_UNFOLDED actors, if the ranks of a stage are alike, one per stage (`folding`).
 
     Raises:
         PlanError: it is too large (`check_size`).
@@ -111,7 +113,8 @@ def lower_priced(
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
     folded = None
     mixed = any(len(cost.cluster.groups_of(placement.devices)) > 1 for placement in layout.stages.placements)
-    if folds and not mixed and ranks > (FOLDED_FROM if folded_from is None else folded_from):
+    many = ranks > (FOLDED_FROM if folded_from is None else folded_from) or _actors_and_acts(priced)[0] > MOST_UNFOLDED
+    if folds and many and not mixed:
         folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features, budget)
     if folded is None:
         check_size(priced)
@@ -122,18 +125,11 @@ def lower_priced(
 def check_size(priced: Priced) -> None:
     """Refuse a graph whose ranks all together have more actors or acts than fit in memory.
 
-    A transfer is counted with all ranks of both stages, which is the most that meet in it.
-
     Raises:
         PlanError: how many there are, and how many there may be.
     """
-    placements, arrangement = priced.layout.stages.placements, priced.arrangement
-    actors = acts = 0
-    for action in arrangement.actions:
-        stages = {arrangement.tensors[tensor].stage for tensor in (*action.reads, *action.writes)} | {action.stage}
-        members = sum(len(placements[stage].devices) for stage in stages)
-        actors += members
-        acts += members * (1 if action.rate is Rate.STEP else priced.pipeline.num_micro_batches)
+    placements = priced.layout.stages.placements
+    actors, acts = _actors_and_acts(priced)
     if actors > MOST_ACTORS or acts > MOST_ACTS:
         ranks = sum(len(placement.devices) for placement in placements)
         raise PlanError(
@@ -142,6 +138,18 @@ def check_size(priced: Priced) -> None:
             expected=f"at most {MOST_ACTORS} and {MOST_ACTS}",
             hint="choose fewer ranks or micro-batches, or degrees that divide the dims evenly, so that ranks are alike",
         )
+
+
+def _actors_and_acts(priced: Priced) -> tuple[int, int]:
+    """Of all ranks in a step; a transfer is counted with all ranks of both stages, which is the most that meet in it."""
+    placements, arrangement = priced.layout.stages.placements, priced.arrangement
+    actors = acts = 0
+    for action in arrangement.actions:
+        stages = {arrangement.tensors[tensor].stage for tensor in (*action.reads, *action.writes)} | {action.stage}
+        members = sum(len(placements[stage].devices) for stage in stages)
+        actors += members
+        acts += members * (1 if action.rate is Rate.STEP else priced.pipeline.num_micro_batches)
+    return actors, acts
 
 
 def model_flop(graph: Graph, pipeline: Pipeline) -> int:

@@ -200,6 +200,15 @@ def test_few_ranks_are_not_folded() -> None:
     assert lower_priced(Priced(*parts), folds=True) == replace(lower(*parts), alike=())
 
 
+def test_few_ranks_that_do_much_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(2, 2, 2)
+    whole = lower_priced(plan.priced)
+    monkeypatch.setattr(lowering, "MOST_UNFOLDED", len(whole.actors))
+    assert lower_priced(plan.priced, folds=True) == whole
+    monkeypatch.setattr(lowering, "MOST_UNFOLDED", len(whole.actors) - 1)
+    assert lower_priced(plan.priced, folds=True).alike
+
+
 @pytest.mark.parametrize("name", ["MOST_ACTORS", "MOST_ACTS"])
 def test_what_is_too_large_is_refused_before_it_is_lowered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where its ranks do not fold; the estimate is that of the program, or more where a rank skips a transfer."""
