@@ -23,6 +23,7 @@ from strategy.ilp.solve.elimination import Bucket, plan_elimination
 from strategy.ilp.solve.joins import WIDTHS, find_joins
 from strategy.ilp.solve.progress import Progress
 from strategy.ilp.solve.reductions import drop_forbidden, reduce_core
+from strategy.ilp.solve.tight_decode import tight_decode
 
 if TYPE_CHECKING:
     from strategy.ilp.solve.dual_ascent import DualAscent
@@ -36,6 +37,8 @@ ELIMINATION_CELLS = 1 << 22
 ROOT_PATIENCE, PATIENCE = (200, 0.01), (60, 0.03)
 # Rounds of so many steps of messages on a core as it is, where a gap is allowed.
 FIRST_ROUNDS, FIRST_STEPS = 12, 8
+# They end when one gains no more than this part of the gap.
+STALLED = 0.1
 # Without an incumbent the gap counts as this part of the bound.
 ASSUMED_GAP = 0.05
 # An ascent from known prices first aims at this part of the gap.
@@ -182,15 +185,21 @@ class BranchAndBound:
         relaxation = relax(core, self.rank)
         ascent = start_dual_ascent(relaxation.relaxed.arrays, core.constant, node.prices)
         local = PrimalHeuristic(relaxation.full.arrays)
+        bound, before = -math.inf, -math.inf
         for _ in range(FIRST_ROUNDS):
             ascent.ascend(FIRST_STEPS)
-            bound = ascent.bound + core.constant
+            before, bound = bound, ascent.bound + core.constant
             local.consider(relaxation.complete(ascent.decoded), ascent.best_prices, abs(bound))
             if local.picks is not None:
                 self.progress.offer_picks(core, dict(zip(relaxation.full.nodes, local.picks.tolist(), strict=True)))
-            if self._is_fathomed(math.ceil(bound - ROUNDING)):
+            if self._is_fathomed(math.ceil(bound - ROUNDING)) or bound - before <= STALLED * self.gap * abs(bound):
                 break
-        self._raise_bound(node, certify_messages(relaxation, ascent), "messages")
+        found = certify_messages(relaxation, ascent)
+        self._raise_bound(node, found, "messages")
+        if not core.room.size and not self._is_fathomed(node.bound):
+            decoded = tight_decode(core, found, math.ceil(found.lower_bound * (1 + self.gap)) + 1)
+            if decoded is not None:
+                self.progress.offer_picks(*decoded)
 
     def _ascend(self, node: BranchNode, core: Core, patience: tuple[int, float]) -> bool:
         """Raises prices and messages; then fixes choices, or says what to branch on, which ends the last round."""

@@ -20,7 +20,7 @@ from strategy.space.layout_problem import LayoutProblem
 from strategy.space.problem_builder import LinearProblem, Weighing
 from strategy.space.restriction import complete
 
-CLOSE_ENOUGH = 2e-4
+CLOSE_ENOUGH = 5e-4
 """By this part a template's bound may be below the cost that is found."""
 FINENESS_BITS, MORE_BITS = 12, 18
 """Costs are such that the largest weight of a time has about so many bits, and its own so many more."""
