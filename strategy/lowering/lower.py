@@ -73,8 +73,8 @@ from strategy.sbp.tensor import Box, Rate, Shape, TensorSpec, box_shape
 
 FOLDED_FROM = 32
 MOST_UNFOLDED = 10_000
-"""More ranks than these, or fewer with more actors in all, are simulated by those that stand for others, where there are
-such: of few ranks that do little each is shown, and that takes no time; of 32 with 5,000 actors each it takes 15 s."""
+"""More ranks than these, or fewer with more actors in all, are simulated by those that stand for others, where there
+are such: of few ranks that do little each is shown, and that takes no time; 32 with 5,000 actors each take 15 s."""
 
 MOST_ACTORS = 1_000_000
 MOST_ACTS = 100_000_000
@@ -141,7 +141,7 @@ def check_size(priced: Priced) -> None:
 
 
 def _actors_and_acts(priced: Priced) -> tuple[int, int]:
-    """Of all ranks in a step; a transfer is counted with all ranks of both stages, which is the most that meet in it."""
+    """Of all ranks in a step; a transfer counts with all ranks of both stages, which is the most that meet in it."""
     placements, arrangement = priced.layout.stages.placements, priced.arrangement
     actors = acts = 0
     for action in arrangement.actions:

@@ -66,7 +66,7 @@ def _light_proposals(
         answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, UNLIMITED))
         if answer.proposed is not None:
             overlap, between_ns = Overlap.of(request.cost.cluster), between_places(answer.proposed.messages, config)
-            found = pipelined(answer.proposed.parts, config, layers, between_ns, overlap)
+            found = pipelined(answer.proposed.parts, config, layers, between_ns, overlap, answer.proposed.tied)
             yield LayoutProposal(found, answer.proposed.signatures, answer.proposed.deep_ops)
 
 

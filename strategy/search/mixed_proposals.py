@@ -45,7 +45,7 @@ def mixed_proposal(
     def of(numerator: int) -> LayoutProposal:
         share = Fraction(numerator, count)
         where = mixed_at(config, request.model.layers, share)
-        found = made_up(each, where, config, between_ns, overlap)
+        found = made_up(each, where, config, between_ns, overlap, one.tied)
         return LayoutProposal(
             found, one.signatures, one.deep_ops, one.keeps, LayerMix(other.signatures, share, other.keeps)
         )

@@ -147,7 +147,7 @@ class Prospects:
             if within is None or within.step_ns(one, point) >= best_ns:
                 continue
             between_ns = between_places(answer.messages, one)
-            found = pipelined(answer.parts, one, request.model.layers, between_ns, overlap)
+            found = pipelined(answer.parts, one, request.model.layers, between_ns, overlap, answer.tied)
             proposal = LayoutProposal(found, answer.signatures, answer.deep_ops, answer.keeps)
             self.known.proposals.append(proposal)
             least_ns = min(least_ns, found.step_ns)

@@ -24,6 +24,7 @@ from strategy.search.template.layer_mix import Seam, seam_of
 from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import Messages, stage_messages
 from strategy.search.template.template_solve import solve_template
+from strategy.search.template.tied_messages import NOT_TIED, TiedMessages, tied_messages
 from strategy.space.axis_orders import placements_of
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.problem_builder import Weighing
@@ -79,6 +80,7 @@ class Proposed:
         signatures: of the short model's ops.
         parts: what the parts take and hold, in full.
         messages: what is handed on between stages.
+        tied: what the first and the last of these hand each other once per step.
         deep_ops: ops of the deep model.
         seam: how layers meet, see `seam_of`.
         keeps: whether the layers between keep all, though the configuration computes something again.
@@ -90,6 +92,7 @@ class Proposed:
     deep_ops: int
     seam: Seam
     keeps: bool = False
+    tied: TiedMessages = NOT_TIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +157,13 @@ class Templates:
         graph, cost = space.graph, self.request.cost
         layout = lay_out(graph, space.stages, signatures, space.converter)
         parts = parts_of(graph, layout, arrange(graph, layout, space.pipeline), cost)
-        messages = stage_messages(space, signatures, cost, placements_of(config))
+        placements = placements_of(config)
+        messages = stage_messages(space, signatures, cost, placements)
+        tied = tied_messages(space, signatures, cost, placements)
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
         seam = seam_of(graph, space.stages, signatures)
-        return Proposed(signatures, parts, messages, deep_ops, seam, bool(config.kept_layers))
+        return Proposed(signatures, parts, messages, deep_ops, seam, bool(config.kept_layers), tied)
 
     def of(self, name: TemplateName, budget: Budget) -> LayerTemplate:
         """The template of a name.

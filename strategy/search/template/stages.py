@@ -25,6 +25,7 @@ from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
 from strategy.search.template.chunks_held import HELD, chunks_held
 from strategy.search.template.parts import LayerPart, ModelParts
+from strategy.search.template.tied_messages import NOT_TIED, TiedMessages
 from strategy.space.short_model import LAYERS, MIDDLE
 from strategy.space.space import SearchSpace
 
@@ -47,6 +48,7 @@ def pipelined(
     layers: int,
     between_ns: tuple[IntArray | int, IntArray | int],
     overlap: Overlap,
+    tied: TiedMessages = NOT_TIED,
 ) -> Pipelined:
     """The step of a configuration that is made up of these parts.
 
@@ -56,8 +58,10 @@ def pipelined(
         layers: of the model.
         between_ns: what is handed on from every place to the next, forward and backward.
         overlap: how communication runs beside computation.
+        tied: what the first and the last stage hand each other once per step.
     """
-    return made_up((parts.first, parts.middle, parts.last), parts_at(config, layers), config, between_ns, overlap)
+    each = (parts.first, parts.middle, parts.last)
+    return made_up(each, parts_at(config, layers), config, between_ns, overlap, tied)
 
 
 def made_up(
@@ -66,10 +70,12 @@ def made_up(
     config: PlanConfig,
     between_ns: tuple[IntArray | int, IntArray | int],
     overlap: Overlap,
+    tied: TiedMessages = NOT_TIED,
 ) -> Pipelined:
     """The same of any parts, in their order along the layers, of which so many are `where`: (stages, laps, parts)."""
     times = {name: np.array([getattr(part, name) for part in each], np.int64) for name in PASSES}
-    total_ns = step_ns(config.schedule, config.num_micro_batches, times_of(where, times, between_ns, overlap))
+    of_stages = tied.beside(times_of(where, times, between_ns, overlap), config)
+    total_ns = step_ns(config.schedule, config.num_micro_batches, of_stages)
     device = tuple(peak_bytes(each, config, stage, laps) for stage, laps in enumerate(where))
     host = tuple(int(laps.sum(0) @ [part.host_bytes for part in each]) for laps in where)
     return Pipelined(config, total_ns, device, host)
