@@ -31,7 +31,8 @@ def is_megatron(keys: Mapping[str, Any]) -> bool:
 def arguments_in(document: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a document, without dashes; variables of the environment as `env.NAME`."""
     if "MODEL_ARGS" not in document:
-        return {key.replace("_", "-"): value for key, value in flattened(document).items()}
+        flat = flattened(document)
+        return {key if key.startswith("shell.") else key.replace("_", "-"): value for key, value in flat.items()}
     found = {key.lstrip("-").replace("_", "-"): value for key, value in (document["MODEL_ARGS"] or {}).items()}
     found |= {f"env.{key}": value for key, value in (document.get("ENV_VARS") or {}).items()}
     others = {key: value for key, value in document.items() if key not in ("MODEL_ARGS", "ENV_VARS")}
