@@ -1,6 +1,7 @@
 r"""Formats: the text of a trainer's file as flat keys, `a.b.c` for what is nested. Lists are values.
 
-JSON and TOML are read by Python's library, YAML by PyYAML, which is an extra. Arguments are a shell's, one or many a
+JSON and TOML are read by Python's library, YAML by PyYAML, which is an extra, and its
+interpolations by `interpolation`. Arguments are a shell's, one or many a
 line, or those of a script (`shell`); an argument without a value is true.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 
 from strategy.base.errors import EnvironmentLacks, InputError
 from strategy.base.files import parse_json
+from strategy.trainers.interpolation import interpolated
 from strategy.trainers.shell import read_script
 
 MOST_FILE_BYTES = 2**20
@@ -64,7 +66,7 @@ def document_of(text: str, where: str) -> dict[str, Any]:
         return arguments_of(text, where)
     if not isinstance(found, dict):
         raise InputError("not a trainer's configuration", where=where, got=type(found).__name__, expected="keys")
-    return found
+    return interpolated(found) if suffix in (".yaml", ".yml") else found
 
 
 def _yaml(text: str, where: str) -> object:

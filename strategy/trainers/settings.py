@@ -75,10 +75,12 @@ class Settings:
         defaults: key -> the value that was taken since the file has none.
         unused: key -> why it changes neither time nor memory here.
         assumed: what was taken in place of what the file leaves open, in words.
+        left_open: keys whose value is `auto`: whoever calls the trainer says it.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, trainer: str) -> None:
         self.values = {key: value for key, value in values.items() if value is not None and value != "auto"}
+        self.left_open = frozenset(key for key, value in values.items() if value == "auto")
         self.where = where
         self.trainer = trainer
         self.defaults: dict[str, Any] = {}
