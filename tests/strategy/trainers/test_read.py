@@ -182,3 +182,27 @@ def test_what_deepspeed_leaves_to_its_caller_is_stated(tmp_path: Path) -> None:
     assert "micro_batch_size" not in "".join(read.assumed)
     path.write_text(json.dumps({"zero_optimization": {"stage": 1}, "train_batch_size": 64}))
     assert "micro_batch_size_per_gpu is not there: 1" in "".join(read_configuration(path, model="llama2-7b").assumed)
+
+
+MEGATRON = """--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --vocab-size 32000
+    --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 512"""
+
+
+def test_degrees_that_do_not_divide_what_they_cut_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(f"{MEGATRON} --pipeline-model-parallel-size 5")
+    assert any("a divisor of 32 layers: pp 5" in line for line in read_configuration(path).assumed)
+    path.write_text(f"{MEGATRON} --tensor-model-parallel-size 64")
+    with pytest.raises(InputError, match=r"no multiple of the tensor degree \(got '32 heads, tp 64'\)"):
+        batch_of(read_configuration(path).trained, 64)
+
+
+def test_slips_of_the_pen_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(MEGATRON.replace("--num-layers", "--num-layer"))
+    with pytest.raises(InputError, match=r"num-layers: is missing .*; is 'num-layer' meant\?"):
+        read_configuration(path)
+    path.write_text(f"{MEGATRON} --tensor-model-paralel-size 8")
+    read = read_configuration(path)
+    assert "tensor-model-parallel-size is 1, unless tensor-model-paralel-size means it" in read.assumed
+    assert read.not_understood == ("tensor-model-paralel-size",)
