@@ -521,3 +521,13 @@ def test_what_takes_much_longer_by_simulation_gives_way_to_what_takes_hardly_lon
     known.learn_time(crowded, 100e-9, 115e-9)
     assert known.fitting(request) == [roomy, crowded, slow]
     assert known.planned_ns == pytest.approx(115)
+
+
+def test_where_nothing_fits_what_was_left_to_choose_is_named() -> None:
+    """Nothing is left open by who pins nothing; samples as long as a whole context are a reason of their own."""
+    free = str(module._none_found(asked(limit=2**20), SearchState()))
+    assert "none is proved not to; take more devices, or more time" in free
+    pinned = str(module._none_found(asked(limit=2**20, pins=Pins(dp=4)), SearchState()))
+    assert "; leave more open (recompute, zero_stage, degrees), take more devices" in pinned
+    long = replace(asked(limit=2**20), model=replace(DEEP, sequence=131072))
+    assert "take shorter samples than of 131,072 tokens, more devices" in str(module._none_found(long, SearchState()))
