@@ -139,7 +139,7 @@ def _searched(
             raise OutOfTimeError("no plan was found in time; raise the time limit")
         if not known.complete:
             raise _none_found(request, known)
-        raise nothing_fits_deep(request, short, work, groups, known.proposals)
+        raise nothing_fits_deep(request, short, work, groups, known.proposals, budget)
     best = answer(plans)
     others = sorted((plan for plan in plans if plan is not best), key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT

@@ -36,6 +36,7 @@ from strategy.search import deep_search as module
 from strategy.search import refinement as refinement_module
 from strategy.search import search as search_module
 from strategy.search.box import Box
+from strategy.search.lightest import nothing_fits_deep
 from strategy.search.refinement import RISE, Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
@@ -531,3 +532,15 @@ def test_where_nothing_fits_what_was_left_to_choose_is_named() -> None:
     assert "; leave more open (recompute, zero_stage, degrees), take more devices" in pinned
     long = replace(asked(limit=2**20), model=replace(DEEP, sequence=131072))
     assert "take shorter samples than of 131,072 tokens, more devices" in str(module._none_found(long, SearchState()))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 600.0])
+def test_a_limit_that_works_is_looked_for_while_there_is_time(seconds: float) -> None:
+    """Llama-3.3-70B does not fit 8 GPUs; its search went on for 48 s after its 60 to name a limit that does."""
+    request = asked(limit=2**20, pins=ANSWERED)
+    short = shortened(request.model)
+    work = least_work(request)
+    groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
+    error = nothing_fits_deep(request, short, work, groups, [], Budget.of(seconds))
+    assert ("the time ran out before a limit that works was found" in str(error)) == (seconds == 0.0)
+    assert (error.smallest_limit is None) == (seconds == 0.0)
