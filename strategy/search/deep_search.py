@@ -136,7 +136,9 @@ def _searched(
         if known.unplanned is not None:
             raise known.unplanned
         if not known.complete and budget.is_over():
-            raise OutOfTimeError("no plan was found in time; raise the time limit")
+            raise OutOfTimeError(
+                "no plan was found in time; raise the time limit (--time-limit), or leave less open (--pin)"
+            )
         if not known.complete:
             raise _none_found(request, known)
         raise nothing_fits_deep(request, short, work, groups, known.proposals, budget)
