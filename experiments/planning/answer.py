@@ -76,6 +76,12 @@ def utilisation(plan: Plan) -> tuple[float, float]:
     return model_flop(plan.graph, plan.pipeline) / peak_flop, hardware_flop(plan.graph, plan.pipeline) / peak_flop
 
 
+def _batch(plan: Plan) -> str:
+    """Samples of a step, and how long they are: by default as long as the context, which may be more than is meant."""
+    tokens = plan.model.tokens_per_sample
+    return f"{plan.training.global_batch:,} samples" + (f" of {tokens:,} tokens" if tokens > 1 else "")
+
+
 def summary(result: SearchResult, path: Path) -> str:
     """The answer in two lines, for people."""
     from strategy.base.units import format_bytes, format_seconds
@@ -86,7 +92,7 @@ def summary(result: SearchResult, path: Path) -> str:
         limit += f", which fits with probability {claims.fit.probability:g}"
     return (
         f"{path}: {degrees(plan.config)}, precision {plan.training.precision}; "
-        f"{format_seconds(claims.step_time_s)} a step, {peak} of {limit}\n"
+        f"{format_seconds(claims.step_time_s)} a step of {_batch(plan)}, {peak} of {limit}\n"
         f"{result.status}, gap {claims.gap:.2%} (objective {format_seconds(claims.objective_s)}, "
         f"bound {format_seconds(claims.lower_bound_s)}), {result.search_time_s:.1f} s: {result.status.message}"
     )

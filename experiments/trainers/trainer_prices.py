@@ -182,8 +182,10 @@ def _room(price: TrainerPrice) -> str:
 
 def fits_text(price: TrainerPrice) -> str:
     """Whether it fits, and how sure that is."""
-    known = "" if price.fit_probability is None else f" (probability {price.fit_probability:.2f})"
-    return f"{'fits' if price.fits else 'does not fit'}{known}"
+    sure = "" if price.fit_probability is None else f"probability {price.fit_probability:.2f}"
+    if price.fits:
+        return f"fits ({sure})" if sure else "fits"
+    return f"does not fit (it would with {sure})" if sure else "does not fit"
 
 
 def _large(parts: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     lines = "".join(f"\n  - {line}" for line in written.cannot_say)
     if written.cannot_say and not args.lossy:
         raise InputError(
-            f"{trainer} cannot say all of this plan:{lines}",
+            f"{trainer} cannot say all of this plan:{lines}\n"
+            f"search for one that it can be told, with --for {trainer}, or write this one without that, with --lossy",
             where=str(args.plan),
-            hint="\nwrite it without that, with --lossy, or search for a plan with fewer of these by --pin",
         )
     for name, text in written.files.items():
         write_atomic(out.with_name(name), text)

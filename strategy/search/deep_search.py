@@ -36,7 +36,7 @@ from strategy.search.refinement import Refinement, workers_of
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState, held_alike
 from strategy.search.workers import Workers
-from strategy.space.request import Request
+from strategy.space.request import Pins, Request
 
 FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
@@ -54,6 +54,8 @@ REFINING_SHARE = 0.75
 """Share of the time after which no further group is refined ahead of plans."""
 LAST_SHARE = 0.9
 """The same where there are plans: what is left then is for one more, and for the certificate."""
+LONG_SAMPLE = 16384
+"""Tokens; where nothing fits, a sample of more may be the reason: by default it is as long as the model's context."""
 FAR = 0.06
 """What takes longer than a plan by more than this part, by the objective, is not simulated beside it; nor is anything
 that takes longer where there are groups left to refine, which may be faster."""
@@ -134,10 +136,12 @@ def _searched(
         if known.unplanned is not None:
             raise known.unplanned
         if not known.complete and budget.is_over():
-            raise OutOfTimeError("no plan was found in time; raise the time limit")
+            raise OutOfTimeError(
+                "no plan was found in time; raise the time limit (--time-limit), or leave less open (--pin)"
+            )
         if not known.complete:
             raise _none_found(request, known)
-        raise nothing_fits_deep(request, short, work, groups, known.proposals)
+        raise nothing_fits_deep(request, short, work, groups, known.proposals, budget)
     best = answer(plans)
     others = sorted((plan for plan in plans if plan is not best), key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
@@ -265,9 +269,12 @@ def _none_found(request: Request, known: SearchState) -> OutOfTimeError:
     needed = min((known.margin(one.found.config) * max(one.found.peak_bytes) for one in known.proposals), default=None)
     nearest = "" if needed is None else f"; the nearest holds about {format_bytes(needed)}"
     limit = format_bytes(request.memory_limit_bytes)
+    tokens = request.model.tokens_per_sample
+    shorter = f"shorter samples than of {tokens:,} tokens, " if tokens > LONG_SAMPLE else ""
+    pinned = "leave more open (recompute, zero_stage, degrees), " if request.pins != Pins() else ""
     return OutOfTimeError(
-        f"no layout was found that fits {limit} of a device, and none is proved not to{nearest}; "
-        "leave more open (recompute, zero_stage, degrees), or use more devices"
+        f"no layout was found that fits {limit} of a device, and none is proved not to{nearest}; {pinned}take {shorter}"
+        "more devices, or more time"
     )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from strategy.base.budget import UNLIMITED
-from strategy.base.errors import InfeasibleError
+from strategy.base.budget import Budget
+from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
@@ -36,7 +36,12 @@ NS_PER_BYTE = 10.0
 
 
 def nothing_fits_deep(
-    request: Request, short: Model, work: LeastWork, groups: Sequence[MeshGroup], known: Sequence[LayoutProposal]
+    request: Request,
+    short: Model,
+    work: LeastWork,
+    groups: Sequence[MeshGroup],
+    known: Sequence[LayoutProposal],
+    budget: Budget,
 ) -> InfeasibleError:
     """What to say where nothing was found to fit.
 
@@ -46,9 +51,10 @@ def nothing_fits_deep(
         work: what the training takes at least.
         groups: all configurations.
         known: proposals that do not fit.
+        budget: when all must end; a limit that works is looked for as long as there is time.
     """
-    proposals = [*known, *_light_proposals(request, short, work, groups)]
-    if not proposals:
+    proposals = [*known, *_light_proposals(request, short, work, groups, budget)]
+    if not proposals or budget.is_over():
         return nothing_fits(request, None, complete=False)
     one = min(proposals, key=lambda one: max(one.found.peak_bytes))
     priced = priced_in_full(request, one)
@@ -58,12 +64,17 @@ def nothing_fits_deep(
 
 
 def _light_proposals(
-    request: Request, short: Model, work: LeastWork, groups: Sequence[MeshGroup]
+    request: Request, short: Model, work: LeastWork, groups: Sequence[MeshGroup], budget: Budget
 ) -> Iterator[LayoutProposal]:
     layers, templates, forms = request.model.layers, Templates(request, short), ClosedForms(request, work)
     light = sorted((min(group.configs, key=forms.least_bytes) for group in groups), key=forms.least_bytes)
     for config in light[:LOOKED_AT]:
-        answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, UNLIMITED))
+        if budget.is_over():
+            return
+        try:
+            answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, budget))
+        except OutOfTimeError:
+            return
         if answer.proposed is not None:
             overlap, between_ns = Overlap.of(request.cost.cluster), between_places(answer.proposed.messages, config)
             found = pipelined(answer.proposed.parts, config, layers, between_ns, overlap, answer.proposed.tied)

@@ -79,7 +79,8 @@ def _called(settings: Settings, caller: Settings | None, model: Architecture | N
         if not sequence:
             settings.defaults["sequence"] = length
         settings.assume("without a caller's arguments the only parallelism is over samples")
-        return TrainedModel(TrainerName.DEEPSPEED, model, length, 1, micro_batches=1, half="single")
+        half = _left_to_the_caller(settings)
+        return TrainedModel(TrainerName.DEEPSPEED, model, length, 1, micro_batches=1, half=half)
     if is_megatron(caller.values):
         for name, keys in _SAME.items():
             if any(key in settings for key in keys):
@@ -91,6 +92,25 @@ def _called(settings: Settings, caller: Settings | None, model: Architecture | N
         caller.pass_over("DeepSpeed's own file says it", "zero-stage", CONFIG, "deepspeed")
         return found
     return _transformers(caller, model)
+
+
+def _left_to_the_caller(settings: Settings) -> str:
+    """The precision, where it and the batch are `auto` and no caller says them; what is taken for them is stated."""
+    said = "bf16.enabled" in settings or "fp16.enabled" in settings
+    open_halves = [half for half in ("bf16", "fp16") if f"{half}.enabled" in settings.left_open]
+    half = "single" if said or not open_halves else open_halves[0]
+    taken = {f"{one}.enabled": str(one == half).lower() for one in open_halves if not said}
+    taken["train_micro_batch_size_per_gpu"] = "1"
+    if "train_batch_size" not in settings:
+        taken["gradient_accumulation_steps"] = "1"
+    for key in sorted(taken.keys() & settings.left_open):
+        settings.assume(f'{key} is "auto", which only the caller says (give its arguments by --model): {taken[key]}')
+    micro = "train_micro_batch_size_per_gpu"
+    if "train_batch_size" in settings and micro not in settings and micro not in settings.left_open:
+        settings.assume(
+            f"{micro} is not there: 1; DeepSpeed shares train_batch_size out among its ranks, so write it down"
+        )
+    return half
 
 
 _SAME: Mapping[str, tuple[str, ...]] = {

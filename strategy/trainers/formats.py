@@ -1,7 +1,8 @@
 r"""Formats: the text of a trainer's file as flat keys, `a.b.c` for what is nested. Lists are values.
 
-JSON and TOML are read by Python's library, YAML by PyYAML, which is an extra. Argument lines are a shell's: one or many
-a line, `\` at the end of a line goes on, `#` begins a comment; an argument without a value is true.
+JSON and TOML are read by Python's library, YAML by PyYAML, which is an extra, and its
+interpolations by `interpolation`. Arguments are a shell's, one or many a
+line, or those of a script (`shell`); an argument without a value is true.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from typing import Any
 
 from strategy.base.errors import EnvironmentLacks, InputError
 from strategy.base.files import parse_json
+from strategy.trainers.interpolation import interpolated
+from strategy.trainers.shell import read_script
 
 MOST_FILE_BYTES = 2**20
+_SET = ("MODULE", "CONFIG")
 _NUMBER = re.compile(r"-?(\d[\d_]*)?\.?\d+(e-?\d+)?", re.IGNORECASE)
 
 
@@ -32,7 +36,7 @@ def read_text(path: Path) -> str:
             raise InputError(
                 "too large for a trainer's configuration", where=str(path), expected=f"{MOST_FILE_BYTES} bytes"
             )
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError("no such file", where=str(path)) from None
     except OSError as error:
@@ -62,7 +66,7 @@ def document_of(text: str, where: str) -> dict[str, Any]:
         return arguments_of(text, where)
     if not isinstance(found, dict):
         raise InputError("not a trainer's configuration", where=where, got=type(found).__name__, expected="keys")
-    return found
+    return interpolated(found) if suffix in (".yaml", ".yml") else found
 
 
 def _yaml(text: str, where: str) -> object:
@@ -77,26 +81,30 @@ def _yaml(text: str, where: str) -> object:
 
 
 def arguments_of(text: str, where: str) -> dict[str, Any]:
-    """Arguments of a command line; words before the first of them are the command.
+    """Arguments of a command line, or of the command of a script; words before the first of them are the command.
 
-    Of an argument that stands twice the last counts, as it does for argparse.
+    Of an argument that stands twice the last counts, as it does for argparse. `shell.NAME` is a variable of a script
+    that was not followed; of what is set for the command alone MODULE and CONFIG are torchtitan's arguments.
     """
     try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
+        script = read_script(text)
     except ValueError as error:
         raise InputError("cannot be read as arguments", where=where, got=str(error)) from None
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {name.lower(): script.environment[name] for name in _SET if name in script.environment}
     key = ""
-    for word in words:
+    for word in script.words:
         if word.startswith("--") and len(word) > 2:
             key, equals, value = word[2:].partition("=")
             key = key.replace("_", "-")
             found[key] = value if equals else True
+        elif word == "-m" or word.endswith(".py"):
+            key = ""  # the program, behind the arguments of what launches it
         elif key:
             found[key] = word if found[key] is True else f"{found[key]} {word}"
     if not found:
         raise InputError("no arguments", where=where, expected="words such as --num-layers 32")
-    return {key: _typed(value) for key, value in found.items()}
+    followed = {key: _typed(value) for key, value in found.items()}
+    return followed | {f"shell.{name}": "not followed" for name in script.open}
 
 
 def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -22,16 +22,25 @@ SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 SCALING = {"delayed": "eight", "tensorwise": "eight", "blockwise": "row8", "mxfp8": "mx8", "custom": "eight"}
 _LAYOUT = re.compile(r"\(([^()]*)\)\*(\d+)|([a-zA-Z])\*(\d+)")
 
+_UNEVEN = (
+    *("pipeline-model-parallel-layout", "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"),
+    *("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split", "encoder-num-layers"),
+    *("pipeline-model-parallel-split-rank", "mtp-num-layers"),
+)
+"""Arguments that cut layers unevenly."""
+
 
 def is_megatron(keys: Mapping[str, Any]) -> bool:
     """Whether keys are Megatron's arguments."""
-    return "MODEL_ARGS" in keys or "num-layers" in keys or "tensor-model-parallel-size" in keys
+    named = "num-layers" in keys or "tensor-model-parallel-size" in keys
+    return "MODEL_ARGS" in keys or named or ("hidden-size" in keys and "num-attention-heads" in keys)
 
 
 def arguments_in(document: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a document, without dashes; variables of the environment as `env.NAME`."""
     if "MODEL_ARGS" not in document:
-        return {key.replace("_", "-"): value for key, value in flattened(document).items()}
+        flat = flattened(document)
+        return {key if key.startswith("shell.") else key.replace("_", "-"): value for key, value in flat.items()}
     found = {key.lstrip("-").replace("_", "-"): value for key, value in (document["MODEL_ARGS"] or {}).items()}
     found |= {f"env.{key}": value for key, value in (document.get("ENV_VARS") or {}).items()}
     others = {key: value for key, value in document.items() if key not in ("MODEL_ARGS", "ENV_VARS")}
@@ -44,6 +53,10 @@ def read_megatron(settings: Settings, model: Architecture | None = None, *, fork
     tp = settings.count("tensor-model-parallel-size", 1)
     found = megatron_model(settings, sequence, tp) if model is None else model
     pp = settings.count("pipeline-model-parallel-size", 1)
+    if not fork and found.layers % pp and not found.pattern and not any(key in settings for key in _UNEVEN):
+        settings.assume(
+            f"stages of unlike lengths, though Megatron asks for a divisor of {found.layers} layers: pp {pp}"
+        )
     virtual = _virtual(settings, found, pp)
     recompute, modules, layers = _recompute(settings, pp * virtual)
     micro = settings.count("micro-batch-size")

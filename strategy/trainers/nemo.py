@@ -18,6 +18,11 @@ from strategy.trainers.trained import TrainedModel, TrainerName
 
 _HALVES = {"bf16": "bf16", "bf16-mixed": "bf16", "16": "fp16", "16-mixed": "fp16", "32": "single"}
 
+_ACTIVATIONS = {"gelu": (False, "gelu"), "fast-geglu": (True, "gelu"), "geglu": (True, "gelu"),
+                "fast-swiglu": (True, "silu"), "swiglu": (True, "silu")}  # fmt: skip
+_NORMS = {"layernorm1p": False, "layernorm": False, "rmsnorm": True}
+_POSITIONS = {"learned_absolute": PositionKind.LEARNED, "rope": PositionKind.ROTARY, "alibi": PositionKind.ALIBI}
+
 
 def is_nemo(keys: Mapping[str, Any]) -> bool:
     """Whether keys are NeMo's."""
@@ -90,13 +95,21 @@ def _model(settings: Settings, tp: int) -> Architecture:
     if named is None and all(f"model.{key}" in settings for key in own[:3]):
         width, heads = settings.count("model.hidden_size"), settings.count("model.num_attention_heads")
         # NeMo pads GPT-2's words to a multiple of 128 per rank.
-        words = -(-50257 // (128 * tp)) * 128 * tp
+        multiple = settings.count("model.make_vocab_size_divisible_by", 128) * tp
+        words = -(-settings.count("model.override_vocab_size", 50257) // multiple) * multiple
         settings.defaults["vocabulary"] = words
-        settings.word("model.normalization", {"layernorm1p": 1, "layernorm": 1}, "layernorm")
+        gated, activation = settings.word("model.activation", _ACTIVATIONS, "gelu")
+        biases = settings.flag("model.bias", True)
+        positions = settings.word("model.position_embedding_type", _POSITIONS, "learned_absolute")
+        table = settings.count("model.max_position_embeddings", 2048) if positions is PositionKind.LEARNED else 0
+        if not table:
+            settings.pass_over("rotary positions have no table", "model.max_position_embeddings")
         return Architecture(
-            settings.count("model.num_layers"), width, heads, heads, max(width // heads, 1),
-            settings.count("model.ffn_hidden_size", 4 * width), words, tied=True, biases=True, qkv_bias=True,
-            positions=PositionKind.LEARNED, table=settings.count("model.max_position_embeddings", 2048),
+            settings.count("model.num_layers"), width, heads, settings.count("model.num_query_groups", heads),
+            settings.count("model.kv_channels", max(width // heads, 1)),
+            settings.count("model.ffn_hidden_size", 4 * width), words, gated=gated, activation=activation,
+            tied=settings.flag("model.share_embeddings_and_output_weights", True), biases=biases, qkv_bias=biases,
+            rms_norm=settings.word("model.normalization", _NORMS, "layernorm1p"), positions=positions, table=table,
         )  # fmt: skip
     if named is None:
         name = model_in(settings.where)

@@ -154,7 +154,7 @@ def _finished(trained: TrainedModel, *files: Settings) -> ReadConfiguration:
     return ReadConfiguration(
         trained,
         merged([settings.defaults for settings in files]),
-        (*(line for settings in files for line in settings.assumed), *_stands_in(trained.model)),
+        (*(line for settings in files for line in (*settings.assumed, *settings.slips())), *_stands_in(trained.model)),
         merged([settings.unused_keys() for settings in files]),
         merged([settings.unpriced() for settings in files]),
         tuple(key for settings in files for key in settings.not_understood()),

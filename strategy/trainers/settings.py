@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
@@ -75,10 +76,12 @@ class Settings:
         defaults: key -> the value that was taken since the file has none.
         unused: key -> why it changes neither time nor memory here.
         assumed: what was taken in place of what the file leaves open, in words.
+        left_open: keys whose value is `auto`: whoever calls the trainer says it.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, trainer: str) -> None:
         self.values = {key: value for key, value in values.items() if value is not None and value != "auto"}
+        self.left_open = frozenset(key for key, value in values.items() if value == "auto")
         self.where = where
         self.trainer = trainer
         self.defaults: dict[str, Any] = {}
@@ -179,7 +182,9 @@ class Settings:
 
     def missing(self, key: str, expected: str) -> None:
         """Note a key that must be there."""
-        self._problems.append(InputError("is missing", where=f"{self.where}: {key}", expected=expected))
+        near = get_close_matches(key, self.values.keys() - self._used, n=1, cutoff=0.85)
+        hint = f"is {near[0]!r} meant?" if near else ""
+        self._problems.append(InputError("is missing", where=f"{self.where}: {key}", expected=expected, hint=hint))
 
     def report(self) -> None:
         """Raise what is wrong, if anything is."""
@@ -208,6 +213,13 @@ class Settings:
         """Keys that nobody reads and no table lists."""
         known = {*self._used, *self.unpriced(), *self.unused_keys()}
         return sorted(key for key in self.values if key not in known)
+
+    def slips(self) -> list[str]:
+        """What may be a slip of the pen, in words: keys that nobody reads and that are nearly one that is not there."""
+        near = {key: get_close_matches(key, self.defaults, n=1, cutoff=0.85) for key in self.not_understood()}
+        return [
+            f"{found[0]} is {self.defaults[found[0]]}, unless {key} means it" for key, found in near.items() if found
+        ]
 
     def _matching(self, table: Mapping[str, Listed]) -> Iterator[tuple[str, Listed]]:
         for key in self.values:

@@ -92,6 +92,7 @@ def read_torchtitan(settings: Settings, model: Architecture | None = None) -> Tr
         settings.wrong("parallelism.pipeline_parallel_microbatch_size", micro, f"a divisor of {local} samples")
     batch = settings.value("training.global_batch_size")
     whole = settings.count("training.global_batch_size") if batch not in (None, -1) else 0
+    launched = (settings.maybe("nproc_per_node") or 0) * (settings.maybe("nnodes") or 0)
     half = settings.word("training.mixed_precision_param", _HALVES, "bfloat16")
     return TrainedModel(
         trainer=TrainerName.TORCHTITAN,
@@ -100,7 +101,7 @@ def read_torchtitan(settings: Settings, model: Architecture | None = None) -> Tr
         micro_batch=micro,
         global_batch=whole,
         micro_batches=0 if whole else local // micro,
-        gpus=replicas * shards * tp * pp * cp if shards else 0,
+        gpus=replicas * shards * tp * pp * cp if shards else launched,
         tp=tp,
         pp=pp,
         cp=cp,

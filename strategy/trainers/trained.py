@@ -123,11 +123,15 @@ def batch_of(read: TrainedModel, gpus: int) -> int:
     """Samples of a step on so many GPUs.
 
     Raises:
-        InputError: the degrees do not divide the GPUs, or the batch is no multiple of what the ranks take at once.
+        InputError: the degrees do not divide the GPUs, the tensor degree not the heads, or the batch is no multiple of
+            what the ranks take at once.
     """
     if gpus % read.replica_gpus:
         got = f"tp {read.tp} x pp {read.pp} x cp {read.cp} = {read.replica_gpus} on {gpus} GPUs"
         raise InputError("the degrees do not divide the GPUs", got=got, hint="give another number of --gpus")
+    if read.model.heads % read.tp:
+        got = f"{read.model.heads} heads, tp {read.tp}"
+        raise InputError("the heads are no multiple of the tensor degree", got=got, hint="change it in the file")
     dp = gpus // read.replica_gpus
     at_once = dp * read.micro_batch
     batch = read.global_batch or at_once * max(read.micro_batches, 1)

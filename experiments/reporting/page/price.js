@@ -25,7 +25,7 @@ function answer() {
   byId("subtitle").textContent = `${data.file} (${data.trainer}): ${degrees({ ...read, dp, virtual_stages: read.virtual })}, micro-batches of ${read.micro_batch}, global batch ${data.global_batch}, ${read.sequence} tokens a sample, ZeRO ${read.zero}, recompute ${read.recompute}${read.recompute_layers ? ` of ${read.recompute_layers} layers` : ""}`;
   const margin = data.memory_margin_bytes;
   const room = `of ${bytes(data.memory_limit_bytes)}; ${bytes(Math.abs(margin))} ${margin < 0 ? "too much" : "from running out"}`;
-  const sure = data.fit_probability === null ? "" : ` (probability ${data.fit_probability.toFixed(2)})`;
+  const sure = data.fit_probability === null ? "" : ` (${data.fits ? "" : "it would with "}probability ${data.fit_probability.toFixed(2)})`;
   const tiles = [
     [time(data.step_time_s), `a step; 90 % between ${time(data.lo_s)} and ${time(data.hi_s)}`],
     [count(data.tokens_per_s_per_gpu), "tokens a second and GPU"],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
-from strategy.base.errors import InputError, did_you_mean
+from strategy.base.errors import InputError
 from strategy.base.files import read_json
 from strategy.models.base import Preset
 from strategy.models.huggingface import encoders, gemma, gpt, llama, mixtures
@@ -42,6 +44,14 @@ def config_name(text: str) -> str:
     return path.parent.name if path.name == FILE else path.stem if path.suffix == ".json" else path.name
 
 
+def _family_hint(family: str) -> str:
+    """What to do about a family that is not known: a slip is put right; another version or branch is no slip."""
+    near = get_close_matches(family, TABLES, n=1, cutoff=0.8)
+    if near and re.findall(r"\d+", near[0]) == re.findall(r"\d+", family):
+        return f"did you mean {near[0]!r}?"
+    return "a model of another family can be given as a program of torch.export or ONNX (docs/programs.md)"
+
+
 def read_config(text: str, *, sequence: int | None = None) -> Preset:
     """The model of a folder with a `config.json`, or of such a file.
 
@@ -61,8 +71,7 @@ def read_config(text: str, *, sequence: int | None = None) -> Preset:
         raise InputError("not a config", where=str(path), got=type(content).__name__, expected="a JSON object")
     family = content.get("model_type")
     if not isinstance(family, str) or family not in TABLES:
-        near = did_you_mean(family, TABLES) if isinstance(family, str) else ""
-        hint, expected = near if near.startswith("did you mean") else "", ", ".join(sorted(TABLES))
+        hint, expected = _family_hint(str(family)), ", ".join(sorted(TABLES))
         where = f"{path}: model_type"
         raise InputError("no such family of models is known", where=where, got=family, expected=expected, hint=hint)
     keys = Keys(content, str(path))

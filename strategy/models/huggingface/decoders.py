@@ -61,6 +61,16 @@ def dimensions(
     }
 
 
+def text_of(keys: Keys, *of_images: str) -> Keys:
+    """The keys of the text of a model that sees images, too; those and its keys `of_images` are left out."""
+    keys.read |= {"vision_config", *of_images}
+    text = keys.inner("text_config")
+    if text is None:
+        keys.wrong("text_config", "the key is missing", None, "an object")
+        return Keys({}, keys.where)
+    return text
+
+
 def depth(keys: Keys) -> int:
     """Layers."""
     return keys.size("num_hidden_layers", most=MOST_LAYERS)

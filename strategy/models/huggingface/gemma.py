@@ -19,10 +19,22 @@ from strategy.models.huggingface.decoders import (
     dimensions,
     layers,
     positions,
+    text_of,
     turning,
     typed,
 )
 from strategy.models.huggingface.keys import IGNORED, Keys
+
+TEXT_DEFAULTS = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131072,
+}
+"""Of Gemma3TextConfig: files of gemma3 say of the text what differs from these alone."""
 
 
 def _gemma(keys: Keys, sequence: int | None) -> Fields:
@@ -47,6 +59,7 @@ def gemma2(keys: Keys, sequence: int | None) -> Make:
     """Gemma2ForCausalLM: every other layer has a window, the first among them."""
     fields = _gemma(keys, sequence) | _caps(keys, 50.0, 30.0)
     count, window = depth(keys), keys.size("sliding_window", 4096)
+    keys.must_be("sliding_window_size", window)
     windows = typed(keys, count, window, [place % 2 == 0 for place in range(count)])
     kinds = [(window, False) for window in windows]
     return decoder(fields | turning(positions(keys, fields)) | layers(kinds, fields["sequence"]))
@@ -75,11 +88,8 @@ def gemma3_text(keys: Keys, sequence: int | None) -> Make:
 
 def gemma3(keys: Keys, sequence: int | None) -> Make:
     """The text of Gemma3ForConditionalGeneration; its images are left out."""
-    text = keys.inner("text_config")
-    keys.read |= {"vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index"}
-    if text is None:
-        keys.wrong("text_config", "the key is missing", None, "an object")
-        text = Keys({}, keys.where)
+    text = text_of(keys, "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index")
+    text.content = {**TEXT_DEFAULTS, **text.content}
     make = gemma3_text(text, sequence)
     text.close(ignored=IGNORED)
     return make

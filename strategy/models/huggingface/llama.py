@@ -1,4 +1,4 @@
-"""Llama and its kin: llama, mistral, qwen2, qwen3, phi3, olmo2.
+"""Llama and its kin: llama, mistral, the text of mistral3, qwen2, qwen3, phi3, olmo2.
 
 mistral  looks back over a window
 qwen2    biases of queries, keys and values
@@ -19,10 +19,11 @@ from strategy.models.huggingface.decoders import (
     layers,
     positions,
     share_of_heads,
+    text_of,
     turning,
     typed,
 )
-from strategy.models.huggingface.keys import Keys
+from strategy.models.huggingface.keys import IGNORED, Keys
 
 
 def llama(keys: Keys, sequence: int | None) -> Make:
@@ -38,6 +39,16 @@ def mistral(keys: Keys, sequence: int | None) -> Make:
     fields = dimensions(keys, sequence)
     window = keys.size("sliding_window", 0 if "sliding_window" in keys.content else 4096, least=0)
     return decoder(fields | turning(positions(keys, fields)) | alike(keys, fields, window=window))
+
+
+def mistral3(keys: Keys, sequence: int | None) -> Make:
+    """The text of Mistral3ForConditionalGeneration; its images are left out."""
+    of_images = ("image_token_index", "image_token_id", "multimodal_projector_bias", "projector_hidden_act")
+    text = text_of(keys, *of_images, "spatial_merge_size", "vision_feature_layer")
+    text.must_be("model_type", "mistral")
+    make = mistral(text, sequence)
+    text.close(ignored=IGNORED)
+    return make
 
 
 def qwen_windows(keys: Keys, count: int) -> list[int]:
@@ -86,4 +97,12 @@ def olmo2(keys: Keys, sequence: int | None) -> Make:
     return decoder(fields | turning(positions(keys, fields)) | alike(keys, fields))
 
 
-TABLES = {"llama": llama, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3, "phi3": phi3, "olmo2": olmo2}
+TABLES = {
+    "llama": llama,
+    "mistral": mistral,
+    "mistral3": mistral3,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "phi3": phi3,
+    "olmo2": olmo2,
+}

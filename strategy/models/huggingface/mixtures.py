@@ -1,9 +1,9 @@
-"""Mixtures of experts: mixtral, qwen2_moe, qwen3_moe, gpt_oss, deepseek_v2, deepseek_v3.
+"""Mixtures of experts: mixtral, qwen2_moe, qwen3_moe, gpt_oss, deepseek_v2, deepseek_v3, kimi_k2.
 
 qwen2_moe    an MLP that every token takes, weighed by a figure per token
 gpt_oss      every other layer looks back over a window; sinks; biases everywhere, bounded gates
 deepseek_v2  latent attention; an MLP that every token takes; experts in groups; an MLP alone in the first layers
-deepseek_v3  as that, with sigmoids in place of the soft-max of the router
+deepseek_v3  as that, with sigmoids in place of the soft-max of the router; kimi_k2 has other sizes alone
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ def gpt_oss(keys: Keys, sequence: int | None) -> Make:
     fields |= {"expert_hidden": fields["hidden"], "qkv_bias": bias, "output_bias": bias, "sinks": True}
     fields |= {"router_bias": True, "expert_bias": True, "gate_limit": keys.figure("swiglu_limit", 7.0, least=1e-6)}
     keys.must_be("swiglu_alpha", 1.702)
+    keys.must_be("experts_per_token", fields["choices"])  # the name that openai's own code has for it
     count, window = depth(keys), keys.size("sliding_window", 128)
     windows = typed(keys, count, window, [place % 2 == 0 for place in range(count)])
     kinds = [(window, True) for window in windows]
@@ -173,4 +174,5 @@ TABLES = {
     "gpt_oss": gpt_oss,
     "deepseek_v2": deepseek_v2,
     "deepseek_v3": deepseek_v3,
+    "kimi_k2": deepseek_v3,
 }

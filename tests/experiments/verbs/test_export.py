@@ -24,7 +24,9 @@ def test_what_a_trainer_cannot_say_is_refused_unless_lossy(
 ) -> None:
     out = tmp_path / "run.sh"
     assert main(["export", str(plan), "--to", "megatron", "--out", str(out)]) == 2
-    assert "  - tiles 2" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "  - tiles 2" in said
+    assert "search for one that it can be told, with --for megatron, or write this one" in said
     assert not out.exists()
     assert main(["export", str(plan), "--to", "megatron", "--out", str(out), "--lossy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -36,6 +36,7 @@ from strategy.search import deep_search as module
 from strategy.search import refinement as refinement_module
 from strategy.search import search as search_module
 from strategy.search.box import Box
+from strategy.search.lightest import nothing_fits_deep
 from strategy.search.refinement import RISE, Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
@@ -521,3 +522,25 @@ def test_what_takes_much_longer_by_simulation_gives_way_to_what_takes_hardly_lon
     known.learn_time(crowded, 100e-9, 115e-9)
     assert known.fitting(request) == [roomy, crowded, slow]
     assert known.planned_ns == pytest.approx(115)
+
+
+def test_where_nothing_fits_what_was_left_to_choose_is_named() -> None:
+    """Nothing is left open by who pins nothing; samples as long as a whole context are a reason of their own."""
+    free = str(module._none_found(asked(limit=2**20), SearchState()))
+    assert "none is proved not to; take more devices, or more time" in free
+    pinned = str(module._none_found(asked(limit=2**20, pins=Pins(dp=4)), SearchState()))
+    assert "; leave more open (recompute, zero_stage, degrees), take more devices" in pinned
+    long = replace(asked(limit=2**20), model=replace(DEEP, sequence=131072))
+    assert "take shorter samples than of 131,072 tokens, more devices" in str(module._none_found(long, SearchState()))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 600.0])
+def test_a_limit_that_works_is_looked_for_while_there_is_time(seconds: float) -> None:
+    """Llama-3.3-70B does not fit 8 GPUs; its search went on for 48 s after its 60 to name a limit that does."""
+    request = asked(limit=2**20, pins=ANSWERED)
+    short = shortened(request.model)
+    work = least_work(request)
+    groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
+    error = nothing_fits_deep(request, short, work, groups, [], Budget.of(seconds))
+    assert ("the time ran out before a limit that works was found" in str(error)) == (seconds == 0.0)
+    assert (error.smallest_limit is None) == (seconds == 0.0)

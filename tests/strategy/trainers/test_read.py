@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,3 +152,57 @@ def test_learned_positions_of_any_model_are_what_a_search_lays_out() -> None:
     assert found.assumed == ()
     (said,) = read_document({**words, "position-embedding-type": "alibi"}, Path("run.sh")).assumed
     assert "ALiBi" in said
+
+
+def test_what_deepspeed_leaves_to_its_caller_is_stated(tmp_path: Path) -> None:
+    """Transformers fills `auto` in; a file that leaves bf16 open is trained in bf16, not in single precision."""
+    path = tmp_path / "ds.json"
+    document: dict[str, Any] = {
+        "zero_optimization": {"stage": 3},
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+    }
+    document |= {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
+    path.write_text(json.dumps(document))
+    read = read_configuration(path, model="llama2-7b")
+    assert (read.trained.half, read.trained.precision, read.trained.micro_batch) == ("bf16", "half", 1)
+    stated = "\n".join(read.assumed)
+    for line in (
+        'bf16.enabled is "auto"',
+        'fp16.enabled is "auto"',
+        'micro_batch_size_per_gpu is "auto"',
+        ": false",
+        ": true",
+    ):
+        assert line in stated
+    document |= {"bf16": {"enabled": False}, "train_micro_batch_size_per_gpu": 4}
+    path.write_text(json.dumps(document))
+    read = read_configuration(path, model="llama2-7b")
+    assert (read.trained.half, read.trained.micro_batch) == ("single", 4)
+    assert "micro_batch_size" not in "".join(read.assumed)
+    path.write_text(json.dumps({"zero_optimization": {"stage": 1}, "train_batch_size": 64}))
+    assert "micro_batch_size_per_gpu is not there: 1" in "".join(read_configuration(path, model="llama2-7b").assumed)
+
+
+MEGATRON = """--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --vocab-size 32000
+    --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 512"""
+
+
+def test_degrees_that_do_not_divide_what_they_cut_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(f"{MEGATRON} --pipeline-model-parallel-size 5")
+    assert any("a divisor of 32 layers: pp 5" in line for line in read_configuration(path).assumed)
+    path.write_text(f"{MEGATRON} --tensor-model-parallel-size 64")
+    with pytest.raises(InputError, match=r"no multiple of the tensor degree \(got '32 heads, tp 64'\)"):
+        batch_of(read_configuration(path).trained, 64)
+
+
+def test_slips_of_the_pen_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(MEGATRON.replace("--num-layers", "--num-layer"))
+    with pytest.raises(InputError, match=r"num-layers: is missing .*; is 'num-layer' meant\?"):
+        read_configuration(path)
+    path.write_text(f"{MEGATRON} --tensor-model-paralel-size 8")
+    read = read_configuration(path)
+    assert "tensor-model-parallel-size is 1, unless tensor-model-paralel-size means it" in read.assumed
+    assert read.not_understood == ("tensor-model-paralel-size",)

@@ -115,6 +115,48 @@ def test_what_is_left_out_is_as_transformers_has_it(tmp_path: Path) -> None:
     assert (llama.key_heads, llama.epsilon) == (32, 1e-6)
 
 
+def test_keys_that_published_files_say_twice_have_to_agree(tmp_path: Path) -> None:
+    for name, key, value in (("gpt-oss-20b", "experts_per_token", 4), ("gemma-2-9b", "sliding_window_size", 4096)):
+        content = json.loads(CONFIGS[name].read_text())
+        assert find_model(written(tmp_path, {**content, key: value})) == find_model(str(CONFIGS[name]))
+        with pytest.raises(InputError, match=f"{key}: this is not built"):
+            find_model(written(tmp_path, {**content, key: value + 1}))
+
+
+def test_the_text_of_gemma3_may_say_what_is_its_own_alone(tmp_path: Path) -> None:
+    """Published files of gemma3 say neither words nor context: those of transformers' Gemma3TextConfig."""
+    text = {"hidden_size": 3840, "intermediate_size": 15360, "model_type": "gemma3_text", "num_attention_heads": 16,
+            "num_hidden_layers": 48, "num_key_value_heads": 8, "sliding_window": 1024,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}  # fmt: skip
+    content = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
+    model = find_model(written(tmp_path, content))
+    assert model.parameters == pytest.approx(11.77e9, rel=1e-3)  # gemma-3-12b's, without its vision tower
+    assert model.tokens_per_sample == 131072
+
+
+def test_the_text_of_mistral3_is_a_mistral(tmp_path: Path) -> None:
+    """Mistral Small 3.1 is Mistral Small 3, of 23.6 billion parameters, with eyes."""
+    text = {"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 32768, "num_attention_heads": 32,
+            "num_hidden_layers": 40, "num_key_value_heads": 8, "head_dim": 128, "sliding_window": None,
+            "max_position_embeddings": 131072, "rope_theta": 1e9, "vocab_size": 131072}  # fmt: skip
+    eyes = {"model_type": "pixtral", "hidden_size": 1024}
+    beside = {"vision_config": eyes, "spatial_merge_size": 2, "vision_feature_layer": -1, "image_token_index": 10}
+    model = find_model(written(tmp_path, {"model_type": "mistral3", "text_config": text, **beside}))
+    assert model == find_model(written(tmp_path, text))
+    assert model.parameters == pytest.approx(23.57e9, rel=1e-3)
+    with pytest.raises(InputError, match="text_config: model_type: this is not built"):
+        find_model(written(tmp_path, {"model_type": "mistral3", "text_config": {**text, "model_type": "ministral3"}}))
+
+
+def test_kimi_k2_is_a_deepseek_v3_of_other_sizes(tmp_path: Path) -> None:
+    """A trillion parameters, as its card says."""
+    sizes = {"model_type": "kimi_k2", "num_attention_heads": 64, "num_key_value_heads": 64, "n_routed_experts": 384,
+             "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "vocab_size": 163840,
+             "routed_scaling_factor": 2.827, "num_nextn_predict_layers": 0, "aux_loss_alpha": 0.001}  # fmt: skip
+    content = {**json.loads(CONFIGS["DeepSeek-V3"].read_text()), **sizes}
+    assert find_model(written(tmp_path, content)).parameters == pytest.approx(1.026e12, rel=2e-3)
+
+
 def test_encoders_are_those_of_the_authors() -> None:
     bert = find_model(str(CONFIGS["bert-base-uncased"]))
     assert bert == replace(find_model("bert-base"), activation="gelu_exact")  # type: ignore[type-var]
@@ -134,6 +176,8 @@ def test_a_window_as_long_as_the_samples_is_none() -> None:
     [
         ({"model_type": "mamba"}, ["model_type: no such family of models is known (got 'mamba'", "qwen3_moe"]),
         ({"model_type": "llamma"}, ["did you mean 'llama'?"]),
+        ({"model_type": "llama4"}, ["got 'llama4'", "a model of another family can be given as a program"]),
+        ({"model_type": "qwen3_next"}, ["got 'qwen3_next'", "a model of another family can be given as a program"]),
         ({"model_type": ["llama"]}, ["model_type: no such family"]),
         ({"num_key_value_head": 4}, ["unknown key (got 'num_key_value_head'); did you mean 'num_key_value_heads'?"]),
         ({"sliding_window": 4096, "qk_layernorm": True}, ["2 problems", "'sliding_window'", "'qk_layernorm'"]),
