@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> int:
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
     from experiments.command.stopping import exit_code, stopping
-    from experiments.explanation.certainty import best_document, best_text, certainty_of_search
+    from experiments.explanation.certainty import SHARE, best_document, best_text, certainty_of_search
     from experiments.figures.picture import check_format
     from experiments.planning.answer import document, summary, without_plan
     from experiments.planning.prices import simulated_step
@@ -191,7 +191,7 @@ def run(args: argparse.Namespace) -> int:
         steps_of(size_of(request), args.tokens)  # refuses too few of them before the search
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
-            limited = budget if request.pins.trainer is None else limited_budget(budget)
+            limited = budget.share(1 - SHARE) if request.pins.trainer is None else limited_budget(budget)
 
             def solve(one: Request, part: Budget) -> SearchResult:
                 return search(one, simulate=simulated_step, budget=part, watch=watch)

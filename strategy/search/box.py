@@ -34,6 +34,7 @@ class Box:
         counts_exchanges: whether its bounds know what layers exchange at least, by closed forms.
         within: the linear program's cuts, from level 2 on.
         prices: the dual prices of the last bound of each.
+        forbidding: configuration -> the dual prices at which nothing of it fits, where they were asked for.
         solved: configuration -> how many cuts there were when it was last bounded, and whether by all paths.
         seen: by a way to treat the layers between, and what boxes have in common, how many cuts of templates it has
             looked at.
@@ -58,6 +59,7 @@ class Box:
     counts_exchanges: bool = False
     within: OuterApproximation | None = None
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
+    forbidding: dict[PlanConfig, DualPrices | None] = field(default_factory=dict)
     solved: dict[PlanConfig, tuple[int, bool]] = field(default_factory=dict)
     seen: dict[tuple[int, object], int] = field(default_factory=dict)
     points: dict[object, list[FloatArray]] = field(default_factory=dict)
@@ -131,7 +133,11 @@ class Box:
         bound = self.prices.get(config)
         if bound is None or self.within is None:
             return None
-        return self.within.why_nothing_fits(config) if bound.step_ns is None else bound.prices
+        if bound.step_ns is not None:
+            return bound.prices
+        if config not in self.forbidding:
+            self.forbidding[config] = self.within.why_nothing_fits(config)
+        return self.forbidding[config]
 
     def raise_bounds(self, most_ns: float) -> None:
         """Bound by all cuts what may still be the least, up to what is of interest."""

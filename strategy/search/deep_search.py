@@ -115,13 +115,15 @@ def _searched(
             refinement.go_on(all_refining)
             # One by one: an interruption leaves those that are made.
             far = FAR if known.complete else 0.0
-            plans.extend(_plans(request, known, simulate, simulated - len(plans), budget, far=far))
+            rest = _less(budget, refinement.certifying_s) if plans else budget
+            plans.extend(_plans(request, known, simulate, simulated - len(plans), rest, far=far))
             for _ in range(MOST_RETURNS):  # what was thought to fit may not have
                 known.answer_ns = answer(plans).claims.objective_s * 1e9 if plans else 0.0
                 if (plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns) or last.is_over():
                     break
-                refinement.go_on(last.at_most(budget.left_s() - _leading_s(request, known)))
-                plans.extend(_plans(request, known, simulate, 1, budget))
+                rest = _less(budget, refinement.certifying_s) if plans else budget
+                refinement.go_on(last.at_most(_less(rest, _leading_s(request, known)).left_s()))
+                plans.extend(_plans(request, known, simulate, 1, rest))
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):
             raise
@@ -155,6 +157,11 @@ def _searched(
         chosen = chosen.claiming(certificate=document(certificate))
     count = sum(len(group.configs) for group in groups)
     return SearchResult(chosen, status, tuple(others), count, time.monotonic() - start, interrupted)
+
+
+def _less(budget: Budget, seconds: float) -> Budget:
+    """What is left where so many seconds are for something else."""
+    return budget.at_most(max(0.0, budget.left_s() - seconds))
 
 
 def answer(plans: Sequence[Plan]) -> Plan:

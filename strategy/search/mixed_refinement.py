@@ -99,6 +99,11 @@ class MixedRefinement:
         least = min(box.bound_ns for box in self.boxes)
         return int(least) if math.isfinite(least) else 0
 
+    @property
+    def certifying_s(self) -> float:
+        """There is no certificate yet."""
+        return 0.0
+
     def certificate(self, most_ns: int) -> tuple[None, int]:
         """There is none yet of a bound over several types; and the bound, or as much as is of interest."""
         return None, min(self.bound_ns, most_ns)

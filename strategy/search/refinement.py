@@ -78,6 +78,8 @@ ALONE_EFFORT = 3.0
 """So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
 MOST_RAISED = 12
 """So many boxes are bounded beside a question for what promises most, by what is known."""
+CERTIFYING_S = 4e-3
+"""Of the certificate, for a configuration that a linear program has bounded."""
 ONE_SHARE, ONE_S = 0.25, 2.0
 """Share of the time until the first plan, and seconds at least, for a single template: it ends with a bound and a
 choice, not the best."""
@@ -143,6 +145,11 @@ class Refinement:
     def most_ns(self) -> float:
         """A bound of so much proves enough: of the best that is known, and of the plan that is the answer so far."""
         return (1 - self.request.gap) * max(self.best_ns, self.known.answer_ns)
+
+    @property
+    def certifying_s(self) -> float:
+        """About how long the certificate takes, as busy as the machine is."""
+        return CERTIFYING_S * self.known.pace * sum(len(box.configs) for box in self.boxes if box.within is not None)
 
     def certificate(self, most_ns: int) -> tuple[BoundCertificate | None, int]:
         """Of the bound, or of as much as is of interest; and that bound, or a little less where rounding takes from it.
