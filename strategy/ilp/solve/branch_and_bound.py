@@ -197,7 +197,8 @@ class BranchAndBound:
         found = certify_messages(relaxation, ascent)
         self._raise_bound(node, found, "messages")
         if not core.room.size and not self._is_fathomed(node.bound):
-            decoded = tight_decode(core, found, math.ceil(found.lower_bound * (1 + self.gap)) + 1)
+            near = found.lower_bound + math.ceil(self.gap * abs(found.lower_bound))
+            decoded = tight_decode(core, found, near + 1)
             if decoded is not None:
                 self.progress.offer_picks(*decoded)
 
