@@ -38,6 +38,8 @@ SUMS = 1
 """Seed of a plan of three ranks that add up."""
 ADAMW = 5
 """Seed of a plan of one or two ranks that AdamW updates on the device."""
+LAUNCHED_TOGETHER = 440671
+"""Case of two ranks that update parameters in one launch, two of which wait for lists of gradients of one stream."""
 BESIDE_OWNER = 62
 """Seed of a plan of two ranks in which one has nothing of a tensor that the other updates on the host."""
 
@@ -49,8 +51,8 @@ def test_any_order_that_events_allow_gives_one_devices_numbers_and_every_wait_is
     assert sum(one.device.tried for one in found) > 10
 
 
-@pytest.mark.parametrize("seed", long_but([FLOAT16, CODES, DROPPED, KEPT_CODES], 1, 2))
-def test_halves_codes_and_dropout_too(seed: int) -> None:
+@pytest.mark.parametrize("seed", long_but([FLOAT16, CODES, DROPPED, KEPT_CODES, LAUNCHED_TOGETHER], 1, 2, 4))
+def test_halves_codes_dropout_and_launches_of_several_acts_too(seed: int) -> None:
     found: list[StrictRank] = []
     assert list(check(case_of(seed), seed, found)) == []
     assert sum(one.device.tried for one in found) > 10

@@ -28,7 +28,7 @@ from itertools import accumulate
 from time import perf_counter_ns
 
 from executor.runtime.streams import DeviceStreams, Event, Graph, Stream
-from strategy.program.event_waits import ActWaits, Awaited, StepWaits, event_waits
+from strategy.program.event_waits import ActWaits, Awaited, StepWaits, awaited_together, event_waits
 from strategy.program.launch_list import LaunchList, launch_lists
 from strategy.program.program import Actor, Program
 from strategy.program.protocol import Act, streams_of_actors
@@ -182,9 +182,8 @@ class Issuer:
         self._join()
         step, first = divmod(self._launched, len(self.launches))
         stream, streams = self._opened[self._stream_of[self.launches[first]]], self._streams
-        for waits in self._next_waits():
-            for one in waits.by_stream:
-                streams.wait(stream, self._event(one))
+        for one in awaited_together(self._next_waits()):
+            streams.wait(stream, self._event(one))
         lap, (_, behind), period = step % self.laps, self._runs[first], self._periods[first]
         graphs, key = self._graphs[first], (lap if self._timing else 0, step % period if period else 0)
         graph, issued_ns = graphs.get(key), perf_counter_ns()

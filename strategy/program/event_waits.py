@@ -15,7 +15,7 @@ buffers: the host waits for the act that took this buffer last.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strategy.base.errors import InternalError
 from strategy.program.launch_list import LaunchList
@@ -26,12 +26,28 @@ Clock = tuple[int, ...]
 """By stream of the rank, how many of its acts since the start are known to be done."""
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What is known once an act is done, counted from the begin of the step that waits for it.
+
+    Attributes:
+        stream: of the act, by its number.
+        count: acts of that stream that are done then.
+        clock: those of every stream.
+    """
+
+    stream: int
+    count: int
+    clock: Clock
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Awaited:
-    """An act that is waited for: its position in the launch list, that many steps ago."""
+    """An act that is waited for: its position in the launch list, that many steps ago; and what is known then."""
 
     position: int
     steps_ago: int
+    done: Done | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +56,21 @@ class ActWaits:
 
     by_host: tuple[Awaited, ...] = ()
     by_stream: tuple[Awaited, ...] = ()
+
+
+def awaited_together(waits: Iterable[ActWaits]) -> list[Awaited]:
+    """What a stream waits for before several acts of a step that are launched at once.
+
+    Each by itself waits for what those before it did not. Once all is waited for ahead of the first, what a later one
+    waits for may say that what an earlier one waits for is done.
+    """
+    every = list(dict.fromkeys(one for act in waits for one in act.by_stream))
+    return [one for one in every if not any(other != one and _implies(other.done, one.done) for other in every)]
+
+
+def _implies(one: Done | None, other: Done | None) -> bool:
+    """Whether whoever knows of one act that it is done knows of the other."""
+    return one is not None and other is not None and one.clock[other.stream] >= other.count
 
 
 StepWaits = tuple[ActWaits, ...]
@@ -71,9 +102,15 @@ def event_waits(
     while len(found) < _MOST_STEPS:
         before = known.relative()
         found.append(known.step())
-        if len(found) > known.horizon and found[-1] == found[-2] and known.relative() == before:
+        if len(found) > known.horizon and _are_alike(*found[-2:]) and known.relative() == before:
             return tuple(found[:-1])
     raise InternalError(f"the waits of rank {rank} do not come to be the same in every step")
+
+
+def _are_alike(one: StepWaits, other: StepWaits) -> bool:
+    """Whether two steps wait for the same, and know the same of it."""
+    done = ([awaited.done for act in step for awaited in (*act.by_host, *act.by_stream)] for step in (one, other))
+    return one == other and next(done) == next(done)
 
 
 class _Known:
@@ -159,7 +196,14 @@ class _Known:
         return ActWaits(self._waits(by_host), self._waits(by_stream))
 
     def _waits(self, acts: Iterable[tuple[int, int]]) -> tuple[Awaited, ...]:
-        return tuple(sorted(Awaited(position, self.steps - step) for step, position in acts))
+        return tuple(sorted(Awaited(act[1], self.steps - act[0], self._done(act)) for act in acts))
+
+    def _done(self, act: tuple[int, int]) -> Done:
+        """Counted from the begin of this step; what is farther back than anything is waited for is all the same."""
+        stream, count = self._count(act)
+        begin = [each * self.steps for each in self.counts]
+        clock = tuple(-back for back in self._back(self._clock(act), begin))
+        return Done(stream, count - begin[stream], clock)
 
     def _awaited(self, acts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """(step, position) of acts, (actor, number), of the device; the host's are over once they are launched."""
