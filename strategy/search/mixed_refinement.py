@@ -54,6 +54,7 @@ from strategy.search.search_state import LayoutProposal
 from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import messages_ns
 from strategy.search.template.template_solve import solve_template
+from strategy.search.template.tied_messages import NOT_TIED, TiedMessages, tied_messages
 from strategy.search.template.uneven_runs import UnevenPipeline
 from strategy.space.axis_orders import placements_of
 from strategy.space.request import Request
@@ -194,6 +195,7 @@ class _PricedLayouts:
     signatures: Mapping[str, Signature]
     parts: dict[object, ModelParts] = field(default_factory=dict)
     messages: dict[object, tuple[int, int]] = field(default_factory=dict)
+    tied: dict[object, TiedMessages] = field(default_factory=dict)
 
     def proposal(self, config: PlanConfig, margin: float) -> LayoutProposal | None:
         """A configuration with the layers dealt out; None where no cut is likely to fit."""
@@ -209,6 +211,7 @@ class _PricedLayouts:
             between_ns=(ahead, back),
             limits=[limit / margin for limit in request.memory_limits(config)],
             overlap=Overlap.of(request.cost.cluster),
+            tied=self._tied(at[0], at[-1]),
         )
         found = pipeline.best()
         if found is None:
@@ -228,6 +231,15 @@ class _PricedLayouts:
             arrangement = arrange(space.graph, layout, space.pipeline)
             self.parts[key] = parts_of(space.graph, layout, arrangement, self.request.cost)
         return self.parts[key]
+
+    def _tied(self, first: Placement, last: Placement) -> TiedMessages:
+        """What the ends of the pipeline hand each other once per step."""
+        if first == last:
+            return NOT_TIED
+        key = by_node(self.request.cost.cluster, first, last)
+        if key not in self.tied:
+            self.tied[key] = tied_messages(self.template.space, self.signatures, self.request.cost, (first, last))
+        return self.tied[key]
 
     def _message(self, here: Placement, there: Placement) -> tuple[int, int]:
         """What is handed on from a stage to the next one, and back."""

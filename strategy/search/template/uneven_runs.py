@@ -22,6 +22,7 @@ from strategy.layout.schedule import at_position
 from strategy.layout.step_times import Overlap, steps_ns
 from strategy.search.template.parts import LayerPart, ModelParts
 from strategy.search.template.stages import Pipelined, peak_bytes
+from strategy.search.template.tied_messages import NOT_TIED, TiedMessages
 from strategy.space.short_model import MIDDLE
 
 MICRO_BATCH = ("forward_ns", "backward_ns", "weight_ns")
@@ -44,6 +45,7 @@ class UnevenPipeline:
         between_ns: from every place to the next, forward and backward.
         limits: bytes that a rank of each stage may hold.
         overlap: how communication runs beside computation.
+        tied: what the first and the last stage hand each other once per step.
     """
 
     config: PlanConfig
@@ -52,6 +54,7 @@ class UnevenPipeline:
     between_ns: tuple[IntArray, IntArray]
     limits: Sequence[float]
     overlap: Overlap
+    tied: TiedMessages = NOT_TIED
 
     @property
     def places(self) -> int:
@@ -103,7 +106,7 @@ class UnevenPipeline:
 
     def _steps_ns(self, cuts: Sequence[tuple[int, ...]]) -> IntArray:
         where = parts_in(self.config, np.array(cuts, np.int64))
-        times = times_of(where, self._times, self.between_ns, self.overlap)
+        times = self.tied.beside(times_of(where, self._times, self.between_ns, self.overlap), self.config)
         return steps_ns(self.config.schedule, self.config.num_micro_batches, times)
 
     def _peaks(self, cut: tuple[int, ...]) -> tuple[int, ...]:
