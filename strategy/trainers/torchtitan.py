@@ -31,6 +31,11 @@ SCHEDULES = {
 _FAMILIES = {"llama2": "", "deepseek_v2": ""}
 _HALVES = {"bfloat16": "bf16", "float16": "fp16", "float32": "single"}
 _OLD = ("training", "experimental")
+RENAMED = {
+    "training.seq_len": "training.max_context_length",
+    "training.local_batch_size": "training.num_tokens_per_microbatch_per_dp_rank",
+}
+"""Keys of releases before the named configurations' -> what says the same in these."""
 PARALLELISM = "parallelism"
 LAPS = 2
 """Stages per device of schedules with several, where the file does not say how many layers a stage has."""
@@ -60,7 +65,8 @@ def overridden(arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
         hint = did_you_mean(name, recipes())
         raise InputError("no such configuration is known", where=f"{where}: --config", got=name, hint=hint)
     overrides = {key.replace("-", "_"): value for key, value in arguments.items() if key not in ("config", "module")}
-    return {**recipes()[name], **overrides, "module": arguments["module"]}
+    named = {key: value for key, value in recipes()[name].items() if key not in map(RENAMED.get, overrides)}
+    return {**named, **overrides, "module": arguments["module"]}
 
 
 def read_torchtitan(settings: Settings, model: Architecture | None = None) -> TrainedModel:

@@ -118,6 +118,22 @@ def test_a_named_configuration_of_torchtitan_is_overridden() -> None:
         read_document({**document, "config": "llama3_8c"}, Path("run.sh"))
 
 
+@pytest.mark.parametrize(
+    ("words", "sequence", "micro_batch"),
+    [
+        ({"training.seq_len": 4096}, 4096, 2),
+        ({"training.local_batch_size": 4}, 8192, 4),
+        ({"training.seq_len": 4096, "training.local-batch-size": 4}, 4096, 4),
+    ],
+)
+def test_what_releases_before_called_otherwise_overrides_a_named_configuration(
+    words: dict[str, int], sequence: int, micro_batch: int
+) -> None:
+    found = read_document({"module": "llama3", "config": "llama3_8b", **words}, Path("run.sh"))
+    assert (found.trained.sequence, found.trained.micro_batch) == (sequence, micro_batch)
+    assert not found.not_understood
+
+
 def test_a_matrix_of_recipes_is_read_for_a_gpu() -> None:
     path = ROOT / "megatron-bridge" / "perf__llama3_8b_llm_pretrain.yaml"
     assert read_configuration(path, gpu="h100").trained.cp == 2
