@@ -48,10 +48,11 @@ from strategy.sbp.tensor import DType
 from strategy.space.trainer_space import TargetTrainer
 
 FORMAT = 4
+WRITTEN_BY = "a plan is what `sbplan search MODEL --cluster C --out plan.json` writes"
 UNLIMITED = "inf"
+"""`max_norm` where nothing is clipped."""
 NOT_SAID = ("runs", "stage_order", "strides", "kept_layers")
 """Lists of a configuration that a file leaves out where they hold nothing."""
-"""`max_norm` where nothing is clipped."""
 INPUTS = ("model", "training", "cluster", "calibration")
 
 
@@ -280,11 +281,17 @@ def read_plan(path: Path) -> Plan:
         InputError: the file is missing, truncated, or no plan; the message names the key.
         PlanError: a hash is not that of the content, or a value is of a wrong type or out of range.
     """
-    content = read_json(path)
+    try:
+        content = read_json(path)
+    except InputError as error:
+        if path.exists() and not error.hint:
+            raise InputError(error.problem, where=error.where, got=error.got, hint=WRITTEN_BY) from None
+        raise
     reader = DocumentReader(str(path))
     found = reader.mapping(content, "plan")
     if found.get("format") != FORMAT:
-        raise PlanError("not a plan of this format", where=str(path), got=found.get("format"), expected=str(FORMAT))
+        got = found.get("format", "no format at all")
+        raise PlanError("not a plan of this format", where=str(path), got=got, expected=str(FORMAT), hint=WRITTEN_BY)
     try:
         for key, hashed in (("plan_hash", [k for k in found if k != "plan_hash"]), ("inputs_hash", INPUTS)):
             stated, actual = found.get(key), digest({k: found[k] for k in hashed})

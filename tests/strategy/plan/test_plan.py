@@ -263,3 +263,13 @@ def test_the_peak_is_that_of_products_in_the_precision_of_the_training() -> None
     )
     assert plan.peak_flop_per_s == plan.cluster.device.flop_per_s
     assert halved.peak_flop_per_s == 8.0 * device.flop_per_s
+
+
+@pytest.mark.parametrize("text", ["# A page", "{}", '{"format": 3}', "[1, 2]"])
+def test_of_what_is_no_plan_it_is_said_what_writes_one(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "README.md"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_plan(path)
+    assert str(path) in str(refused.value)
+    assert ("sbplan search" in str(refused.value)) == (text != "[1, 2]")
