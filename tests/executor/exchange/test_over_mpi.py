@@ -128,9 +128,17 @@ def test_b15_what_is_not_finite_is_named_with_its_rank_on_all_ranks(ranks: int) 
     assert unchecked == math.inf, "off by default"
 
 
-@pytest.mark.parametrize("name", ["registration", "callbacks", "main_loop", "two_levels", "codecs", "not_finite"])
+@pytest.mark.parametrize("name", ["registration", "callbacks", "main_loop", "two_levels", "not_finite"])
 def test_b16_threads_of_one_process_see_what_processes_see(name: str) -> None:
     assert on_threads(name, 3) == over_mpi(3)[name]
+
+
+def test_b16_codecs_of_threads_are_those_of_processes() -> None:
+    """To the bit they are only in one job: tensors that are ready at once share a list, and with it a scale."""
+    threads, processes = alike(on_threads("codecs", 3)), alike(over_mpi(3)["codecs"])
+    assert threads.keys() == processes.keys()
+    for label, (_, error) in threads.items():
+        assert error <= 4 * processes[label][1] <= 16 * error, label
 
 
 @pytest.mark.parametrize("ranks", long_but(RANKS, 1))
