@@ -143,6 +143,8 @@ class Issuer:
             # Between steps, for then the device does nothing else.
             self._event_cost_ns = self._streams.event_cost_ns if self._timing and repeating else 0
             self._periods = self._periods_of(given[0])
+            self._awaited: dict[tuple[int, int], list[Awaited]] = {}
+            """By the number of the step's waits and the first position of a run."""
             self._graphs: list[dict[RunKey, Graph | None]] = [{} for _ in self.launches]
             """By the first position of a run; None where it was run once and is captured the next time."""
 
@@ -182,7 +184,7 @@ class Issuer:
         self._join()
         step, first = divmod(self._launched, len(self.launches))
         stream, streams = self._opened[self._stream_of[self.launches[first]]], self._streams
-        for one in awaited_together(self._next_waits()):
+        for one in self._next_awaited():
             streams.wait(stream, self._event(one))
         lap, (_, behind), period = step % self.laps, self._runs[first], self._periods[first]
         graphs, key = self._graphs[first], (lap if self._timing else 0, step % period if period else 0)
@@ -273,6 +275,14 @@ class Issuer:
         """Of the acts of the next run."""
         step, first = divmod(self._launched, len(self.launches))
         return self.waits[min(step, len(self.waits) - 1)][slice(*self._runs[first])]
+
+    def _next_awaited(self) -> list[Awaited]:
+        """What the stream of the next run waits for; found once for each run."""
+        step, first = divmod(self._launched, len(self.launches))
+        key = min(step, len(self.waits) - 1), first
+        if key not in self._awaited:
+            self._awaited[key] = awaited_together(self._next_waits())
+        return self._awaited[key]
 
     def _join(self) -> None:
         """Let the host use what was written before the acts that it has waited for."""

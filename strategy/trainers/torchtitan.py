@@ -65,7 +65,8 @@ def overridden(arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
         hint = did_you_mean(name, recipes())
         raise InputError("no such configuration is known", where=f"{where}: --config", got=name, hint=hint)
     overrides = {key.replace("-", "_"): value for key, value in arguments.items() if key not in ("config", "module")}
-    named = {key: value for key, value in recipes()[name].items() if key not in map(RENAMED.get, overrides)}
+    said = {RENAMED[key] for key in overrides.keys() & RENAMED.keys()}
+    named = {key: value for key, value in recipes()[name].items() if key not in said}
     return {**named, **overrides, "module": arguments["module"]}
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from strategy.ilp.solve.certified_bound import CertifiedBound
 from strategy.ilp.solve.core import Core, NoChoiceError
 from strategy.ilp.solve.elimination import eliminate, plan_elimination
@@ -43,5 +41,4 @@ def tight_decode(core: Core, found: CertifiedBound, below: int) -> tuple[Core, M
     buckets = plan_elimination(left, max_cells=TIGHT_CELLS)
     if buckets is None:
         return None
-    best = eliminate(buckets, {node: np.asarray(cost) for node, cost in left.costs.items()})
-    return left, best.picks
+    return left, eliminate(buckets, left.costs).picks
