@@ -62,6 +62,8 @@ Bools = npt.NDArray[np.bool_]
 
 LARGEST_REGROUP = 64
 """Most ranks between which an all-to-all along several axes is looked for: pricing one takes their number squared."""
+MOST_MORE = 8
+"""Steps among legal layouts are found among all, once for many, where these are at most so many times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +76,44 @@ class BoxingStep:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepTable:
-    """Single steps among layouts on a mesh, as arrays: step i leads from layout `sources[i]` to layout `targets[i]`.
+class LayoutSteps:
+    """Single steps among layouts, as arrays: step i leads from layout `sources[i]` to layout `targets[i]`.
 
-    Whatever tensor they are of: those of all tensors with the same legal layouts are one and the same.
+    Whatever tensor they are of, and on a mesh of whatever size: all with the same layouts have one and the same.
     """
 
     layouts: tuple[NdSbp, ...]
-    mesh: Shape
     steps: tuple[BoxingStep, ...]
     sources: Ints
     targets: Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTable:
+    """Steps among layouts on a mesh."""
+
+    among: LayoutSteps
+    mesh: Shape
+
+    @property
+    def layouts(self) -> tuple[NdSbp, ...]:
+        """What the steps lead between."""
+        return self.among.layouts
+
+    @property
+    def steps(self) -> tuple[BoxingStep, ...]:
+        """All of them, in order."""
+        return self.among.steps
+
+    @property
+    def sources(self) -> Ints:
+        """Where every step begins."""
+        return self.among.sources
+
+    @property
+    def targets(self) -> Ints:
+        """Where it leads to."""
+        return self.among.targets
 
 
 Price = Callable[[TensorSpec, StepTable], Floats]
@@ -181,25 +210,52 @@ def layouts_of(
     return [nd for nd in itertools.product(*per_axis) if is_legal_layout(spec.shape, nd, mesh)]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> StepTable:
     """Every single step from one layout to another that a table prices."""
+    axes = range(len(mesh))
+    sets = itertools.chain.from_iterable(itertools.combinations(axes, count) for count in range(2, len(mesh) + 1))
+    return StepTable(_steps(layouts, frozenset(axes for axes in sets if _is_too_large(axes, mesh))), mesh)
+
+
+@lru_cache(maxsize=256)
+def _steps(layouts: tuple[NdSbp, ...], too_large: frozenset[tuple[int, ...]]) -> LayoutSteps:
+    """All steps, but for all-to-alls along several axes that are too large a group."""
+    if too_large:
+        every = _steps(layouts, frozenset())
+        kept = [step.kind is not ActKind.ALL_TO_ALL or step.axes not in too_large for step in every.steps]
+        steps = tuple(itertools.compress(every.steps, kept))
+        return LayoutSteps(layouts, steps, every.sources[kept], every.targets[kept])
     named = _numbered(layouts)
     if named != layouts:
-        alike, own = steps_among(named, mesh), dict(zip(named, layouts, strict=True))
+        alike, own = _steps(named, too_large), dict(zip(named, layouts, strict=True))
         here = (own[step.target] for step in alike.steps)
         steps = tuple(
             step if step.target == target else BoxingStep(step.kind, step.axes, target)
             for step, target in zip(alike.steps, here, strict=True)
         )
-        return StepTable(layouts, mesh, steps, alike.sources, alike.targets)
+        return LayoutSteps(layouts, steps, alike.sources, alike.targets)
+    every_layout = tuple(itertools.product(*(tuple(dict.fromkeys(along)) for along in zip(*layouts, strict=True))))
+    if len(layouts) < len(every_layout) <= MOST_MORE * len(layouts):
+        return _among(_steps(every_layout, too_large), layouts)
     found: list[tuple[int, int, BoxingStep]] = []
     for i, j in np.argwhere(_may_step(layouts)).tolist():
         step = step_between(layouts[i], layouts[j])
-        if step is not None and (len(step.axes) == 1 or _worth_pricing(step, mesh)):
+        if step is not None:
             found.append((i, j, step))
     sources, targets = (np.array([one[side] for one in found], np.int64) for side in (0, 1))
-    return StepTable(layouts, mesh, tuple(step for *_, step in found), sources, targets)
+    return LayoutSteps(layouts, tuple(step for *_, step in found), sources, targets)
+
+
+def _among(every: LayoutSteps, layouts: tuple[NdSbp, ...]) -> LayoutSteps:
+    """Those between some of the layouts."""
+    place = {layout: i for i, layout in enumerate(layouts)}
+    places = np.array([place.get(layout, -1) for layout in every.layouts])
+    sources, targets = places[every.sources], places[every.targets]
+    kept = (sources >= 0) & (targets >= 0)
+    order = np.lexsort((targets[kept], sources[kept]))
+    steps = [step for step, is_kept in zip(every.steps, kept.tolist(), strict=True) if is_kept]
+    return LayoutSteps(layouts, tuple(steps[i] for i in order.tolist()), sources[kept][order], targets[kept][order])
 
 
 def _numbered(layouts: tuple[NdSbp, ...]) -> tuple[NdSbp, ...]:
@@ -234,5 +290,5 @@ def _may_step(layouts: Sequence[NdSbp]) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:
-    return step.kind is not ActKind.ALL_TO_ALL or math.prod(mesh[axis] for axis in step.axes) <= LARGEST_REGROUP
+def _is_too_large(axes: Sequence[int], mesh: Shape) -> bool:
+    return math.prod(mesh[axis] for axis in axes) > LARGEST_REGROUP

@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from strategy.comm.boxing import BoxingStep, Ints, StepTable
+from strategy.comm.boxing import BoxingStep, Ints, LayoutSteps, StepTable
 from strategy.comm.hierarchical import nodes_of, span_of
 from strategy.comm.sent_bytes import Pieces, most_exchanged, most_sent_nbytes
 from strategy.hardware.cluster import Cluster
@@ -41,7 +41,7 @@ _LARGEST = 1 << 56
 @lru_cache(maxsize=1 << 12)
 def one_step(source: NdSbp, step: BoxingStep, mesh: Shape) -> StepTable:
     """A step by itself."""
-    return StepTable((source, step.target), mesh, (step,), np.zeros(1, np.int64), np.ones(1, np.int64))
+    return StepTable(LayoutSteps((source, step.target), (step,), np.zeros(1, np.int64), np.ones(1, np.int64)), mesh)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,67 +55,91 @@ class _Regroup:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Regroups:
+    """Steps along the same axes that are counted, on a mesh of any size.
+
+    Attributes:
+        axes: that change.
+        steps: which they are.
+        alike: of each step, which of `sides` its own are.
+        sides: what groups hold before and after, of the dims alone that are cut, and these.
+    """
+
+    axes: tuple[int, ...]
+    steps: Ints
+    alike: Ints
+    sides: tuple[tuple[NdSbp, NdSbp, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Formulas:
     """Steps on tensors of so many dims: which axis cuts which dim, and by which formula a step is counted."""
 
-    parts: Ints
-    """[axes, layouts, dims]: into how many."""
+    is_cut: npt.NDArray[np.bool_]
+    """[axes, layouts, dims]: whether it is, into as many parts as the axis has ranks."""
     shifts: Ints
     """[axes, layouts, dims]: how far they are rotated."""
+    sets: tuple[tuple[int, ...], ...]
+    """The sets of axes along which there are steps."""
     within: npt.NDArray[np.bool_]
     """[sets of axes, axes, 1, 1]: whether the axis is one of the set."""
     empty: npt.NDArray[np.bool_]
     """[sets of axes, layouts]: whether some ranks along the axes have nothing, beside an owner."""
     along: Ints
     """Step -> its set of axes."""
-    ranks: Ints
-    """Step -> how many ranks its groups have."""
     of_kind: Mapping[ActKind, Ints]
     """Kind -> its steps that have a formula."""
     joined: Ints
     cut: Ints
     """The dims that all-to-alls with a formula join and cut."""
-    regroups: tuple[tuple[int, _Regroup], ...]
-    """Steps that are counted."""
+    regroups: tuple[_Regroups, ...]
+    """Steps that are counted, by their axes."""
 
 
 @lru_cache(maxsize=1 << 12)
-def _formulas(steps: StepTable, dims: int) -> _Formulas:
-    mesh, layouts = steps.mesh, steps.layouts
-    parts = np.ones((len(mesh), len(layouts), dims), np.int64)
-    shifts = np.zeros_like(parts)
+def _formulas(steps: LayoutSteps, dims: int) -> _Formulas:
+    layouts = steps.layouts
+    axes = range(len(layouts[0]))
+    is_cut = np.zeros((len(axes), len(layouts), dims), bool)
+    shifts = np.zeros(is_cut.shape, np.int64)
     for i, layout in enumerate(layouts):
         for axis, sbp in enumerate(layout):
             if isinstance(sbp, Split):
-                parts[axis, i, sbp.dim], shifts[axis, i, sbp.dim] = mesh[axis], sbp.shift
+                is_cut[axis, i, sbp.dim], shifts[axis, i, sbp.dim] = True, sbp.shift
     sets = {axes: k for k, axes in enumerate(dict.fromkeys(step.axes for step in steps.steps))}
-    within = np.array([[axis in axes for axis in range(len(mesh))] for axes in sets], bool)
-    empty = np.array([[any(isinstance(nd[axis], Owner) for axis in axes) for nd in layouts] for axes in sets], bool)
+    within = np.array([[axis in among for axis in axes] for among in sets], bool)
+    empty = np.array([[any(isinstance(nd[axis], Owner) for axis in among) for nd in layouts] for among in sets], bool)
     of_kind: dict[ActKind, list[int]] = {}
     pairs: list[tuple[int, int]] = []
-    regroups: list[tuple[int, _Regroup]] = []
+    counted: dict[tuple[int, ...], list[tuple[int, tuple[NdSbp, NdSbp, tuple[int, ...]]]]] = {}
     for i, (step, before) in enumerate(zip(steps.steps, steps.sources.tolist(), strict=True)):
         source = layouts[before]
         if step.kind is ActKind.ALL_TO_ALL:
             pair = _joined_and_cut(source, step)
             if pair is None:
-                regroups.append((i, _regroup(source, step, mesh)))
+                counted.setdefault(step.axes, []).append((i, _sides(source, step)))
                 continue
             pairs.append(pair)
         of_kind.setdefault(step.kind, []).append(i)
     joined, cut = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
     return _Formulas(
-        parts,
+        is_cut,
         shifts,
-        within.reshape(len(sets), len(mesh), 1, 1),
+        tuple(sets),
+        within.reshape(len(sets), len(axes), 1, 1),
         empty.reshape(len(sets), len(layouts)),
         np.array([sets[step.axes] for step in steps.steps], np.int64),
-        np.array([math.prod(mesh[axis] for axis in step.axes) for step in steps.steps], np.int64),
         {kind: np.array(found, np.int64) for kind, found in of_kind.items()},
         joined,
         cut,
-        tuple(regroups),
+        tuple(_regroups(along, found) for along, found in counted.items()),
     )
+
+
+def _regroups(axes: tuple[int, ...], counted: Sequence[tuple[int, tuple[NdSbp, NdSbp, tuple[int, ...]]]]) -> _Regroups:
+    places = {sides: k for k, sides in enumerate(dict.fromkeys(sides for _, sides in counted))}
+    at, alike = (np.array(found, np.int64) for found in zip(*((i, places[sides]) for i, sides in counted), strict=True))
+    return _Regroups(axes, at, alike, tuple(places))
 
 
 def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
@@ -126,8 +150,9 @@ def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
     return None if before.shift or after.shift else (before.dim, after.dim)
 
 
-@lru_cache(maxsize=1 << 14)
-def _regroup(source: NdSbp, step: BoxingStep, mesh: Shape) -> _Regroup:
+@lru_cache(maxsize=1 << 16)
+def _sides(source: NdSbp, step: BoxingStep) -> tuple[NdSbp, NdSbp, tuple[int, ...]]:
+    """What the group of a step holds before and after, of the dims alone that are cut, and these."""
     sides = [tuple(layout[axis] for axis in step.axes) for layout in (source, step.target)]
     split = {sbp.dim for side in sides for sbp in side if isinstance(sbp, Split)}
     dims = tuple(sorted(split)) or (0,)  # an owner's tensor has dims, be they not split
@@ -135,6 +160,12 @@ def _regroup(source: NdSbp, step: BoxingStep, mesh: Shape) -> _Regroup:
         tuple(Split(dims.index(sbp.dim), sbp.shift) if isinstance(sbp, Split) else sbp for sbp in side)
         for side in sides
     )
+    return before, after, dims
+
+
+@lru_cache(maxsize=1 << 14)
+def _regroup(source: NdSbp, step: BoxingStep, mesh: Shape) -> _Regroup:
+    before, after, dims = _sides(source, step)
     return _Regroup(before, after, tuple(mesh[axis] for axis in step.axes), dims)
 
 
@@ -170,32 +201,15 @@ def _in_group(lengths: Shape, layout: NdSbp, mesh: Shape) -> Pieces:
     return Pieces.of(local_boxes(lengths, layout, mesh))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Evenly:
-    """The steps that are counted, on blocks of which every rank has as much."""
+@lru_cache(maxsize=1 << 12)
+def _evenly(regroups: _Regroups, mesh: Shape) -> tuple[Ints, Ints]:
+    """(sides,): what the busiest rank sends of blocks of which every rank of a group has as much, and their elements.
 
-    steps: Ints
-    dims: npt.NDArray[np.bool_]
-    """[steps, dims]: which dims are cut."""
-    sent: Ints
-    """What the busiest rank sends of a block that is as long in every such dim as its group has ranks."""
-    sizes: Ints
-    """The elements of that block."""
-
-
-@lru_cache(maxsize=1 << 10)
-def _evenly(formulas: _Formulas) -> _Evenly:
-    regroups = formulas.regroups
-    alike = [(math.prod(regroup.mesh),) * len(regroup.dims) for _, regroup in regroups]
-    dims = np.zeros((len(regroups), formulas.parts.shape[2]), bool)
-    for row, (_, regroup) in enumerate(regroups):
-        dims[row, list(regroup.dims)] = True
-    return _Evenly(
-        np.array([i for i, _ in regroups], np.int64),
-        dims,
-        _all_regrouped(alike, [regroup for _, regroup in regroups]),
-        np.array([math.prod(lengths) for lengths in alike], np.int64),
-    )
+    Blocks that are as long in every dim that is cut as the group, on such a mesh, has ranks.
+    """
+    lengths = [(math.prod(mesh),) * len(dims) for *_, dims in regroups.sides]
+    sent = _all_regrouped(lengths, [_Regroup(before, after, mesh, dims) for before, after, dims in regroups.sides])
+    return sent, np.array([math.prod(each) for each in lengths], np.int64)
 
 
 class StepSizes:
@@ -204,9 +218,11 @@ class StepSizes:
     def __init__(self, steps: StepTable, spec: TensorSpec) -> None:
         self._steps = steps
         self._whole = _whole(spec.shape)
-        self._formulas = found = _formulas(steps, len(spec.shape))
+        self._formulas = found = _formulas(steps.among, len(spec.shape))
+        self._parts = np.where(found.is_cut, np.array(steps.mesh, np.int64)[:, None, None], 1)
+        self._ranks = np.array([math.prod(steps.mesh[axis] for axis in axes) for axes in found.sets], np.int64)
         block = longest = shortest = self._whole
-        for parts, shifts, within in zip(found.parts, found.shifts, found.within.swapaxes(0, 1), strict=True):
+        for parts, shifts, within in zip(self._parts, found.shifts, found.within.swapaxes(0, 1), strict=True):
             block = np.where(within, block, _part(block, parts, shifts))
             longest = np.where(within, -(-longest // parts), _part(longest, parts, shifts))
             shortest = np.where(within, shortest // parts, _part(shortest, parts, shifts))
@@ -217,7 +233,7 @@ class StepSizes:
     def largest_pieces(self) -> Ints:
         """Elements of the largest piece of all ranks under every layout."""
         lengths = self._whole
-        for parts in self._formulas.parts:
+        for parts in self._parts:
             lengths = -(-lengths // parts)
         found: Ints = lengths.prod(axis=1)
         return found
@@ -227,7 +243,8 @@ class StepSizes:
         found, steps = self._formulas, self._steps
         sent = np.zeros(len(steps.steps), self._largest.dtype)
         for kind, chosen in found.of_kind.items():
-            along, ranks = found.along[chosen], found.ranks[chosen]
+            along = found.along[chosen]
+            ranks = self._ranks[along]
             own = self._largest[along, steps.sources[chosen]]
             if kind is ActKind.ALL_GATHER:
                 sent[chosen] = own * (ranks - 1)
@@ -239,8 +256,8 @@ class StepSizes:
                 sent[chosen] = own
             elif kind is ActKind.ALL_TO_ALL:
                 sent[chosen] = self._exchanged(chosen)
-        if found.regroups:
-            self._count(sent)
+        for regroups in found.regroups:
+            self._count(regroups, sent)
         return sent
 
     def _exchanged(self, chosen: Ints) -> Ints:
@@ -250,7 +267,8 @@ class StepSizes:
         a longer part of the dim that is joined.
         """
         found, steps = self._formulas, self._steps
-        along, sources, ranks = found.along[chosen], steps.sources[chosen], found.ranks[chosen]
+        along, sources = found.along[chosen], steps.sources[chosen]
+        ranks = self._ranks[along]
         joined, cut = self._block[along, sources, found.joined], self._block[along, sources, found.cut]
         rest = self._largest[along, sources] // (self._longest[along, sources, found.joined] * cut)
         most = np.zeros(len(chosen), self._largest.dtype)
@@ -260,20 +278,24 @@ class StepSizes:
         sent: Ints = rest * most
         return sent
 
-    def _count(self, sent: Ints) -> None:
-        """Fill in the steps that have no formula."""
-        found, steps, counted = self._formulas, self._steps, _evenly(self._formulas)
-        at = counted.steps
-        along, sides = found.along[at], (steps.sources[at], steps.targets[at])
-        alike = [(self._longest[along, side] == self._shortest[along, side]).all(1) for side in sides]
-        even = alike[0] & alike[1]
+    def _count(self, regroups: _Regroups, sent: Ints) -> None:
+        """Fill in steps that have no formula."""
+        steps, at, alike = self._steps, regroups.steps, regroups.alike
+        mesh = tuple(steps.mesh[axis] for axis in regroups.axes)
+        evenly, sizes = _evenly(regroups, mesh)
+        along, sides = self._formulas.along[at], (steps.sources[at], steps.targets[at])
+        is_even = [(self._longest[along, side] == self._shortest[along, side]).all(1) for side in sides]
         block = self._block[along, sides[0]]
-        lengths = np.where(counted.dims, block, 1).prod(1)
-        sent[at] = block.prod(1) // lengths * (counted.sent * lengths // counted.sizes)
-        for row in np.flatnonzero(~even).tolist():
-            i, regroup = found.regroups[row]
-            cut: Shape = tuple(block[row][list(regroup.dims)].tolist())
-            sent[i] = math.prod(block[row].tolist()) // math.prod(cut) * _regrouped(cut, regroup)
+        is_cut = np.zeros((len(regroups.sides), block.shape[1]), bool)
+        for row, (*_, dims) in enumerate(regroups.sides):
+            is_cut[row, list(dims)] = True
+        lengths = np.where(is_cut[alike], block, 1).prod(1)
+        sent[at] = block.prod(1) // lengths * (evenly[alike] * lengths // sizes[alike])
+        for row in np.flatnonzero(~(is_even[0] & is_even[1])).tolist():
+            before, after, dims = regroups.sides[alike[row]]
+            cut: Shape = tuple(block[row][list(dims)].tolist())
+            regrouped = _regrouped(cut, _Regroup(before, after, mesh, dims))
+            sent[at[row]] = math.prod(block[row].tolist()) // math.prod(cut) * regrouped
 
     def sent_in_parts(self, kind: ActKind, chosen: Ints, levels: NodeGroups) -> list[Ints]:
         """Elements that the busiest rank sends in each of the `PARTS` of collectives of one kind on two levels.

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.errors import SbpError
-from strategy.comm.boxing import Bools, BoxingStep, Floats, Price, StepTable, layouts_of, steps_among
+from strategy.comm.boxing import Bools, BoxingStep, Floats, LayoutSteps, Price, StepTable, layouts_of, steps_among
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp, Owner, Reduce, Sbp, Split, format_nd, reductions
 from strategy.sbp.tensor import TensorSpec
@@ -61,10 +61,10 @@ class Boxing:
         if spec not in self.tables:
             if spec not in self.usual:
                 self.usual[spec] = steps_among(tuple(layouts_of(spec, self.placement.mesh)), self.placement.mesh)
-            index, _ = _places(self.usual[spec])
+            index, _ = _places(self.usual[spec].among)
             rows, columns = ([index.get(_known(layout), -1) for layout in side] for side in (sources, targets))
             if min(rows) >= 0 and min(columns) >= 0:
-                return _reach(self.usual[spec])[np.ix_(rows, columns)]
+                return _reach(self.usual[spec].among)[np.ix_(rows, columns)]
         return np.isfinite(self.all_seconds(spec, sources, targets))
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
@@ -164,7 +164,7 @@ class _Table:
 
 
 @lru_cache(maxsize=256)
-def _places(steps: StepTable) -> tuple[Mapping[_Layout, int], Mapping[tuple[int, int], BoxingStep]]:
+def _places(steps: LayoutSteps) -> tuple[Mapping[_Layout, int], Mapping[tuple[int, int], BoxingStep]]:
     """Where every layout stands in a table, and every step."""
     pairs = zip(steps.sources.tolist(), steps.targets.tolist(), strict=True)
     index = {_known(layout): i for i, layout in enumerate(steps.layouts)}
@@ -172,7 +172,7 @@ def _places(steps: StepTable) -> tuple[Mapping[_Layout, int], Mapping[tuple[int,
 
 
 @lru_cache(maxsize=256)
-def _reach(steps: StepTable) -> Bools:
+def _reach(steps: LayoutSteps) -> Bools:
     """(layouts, layouts): whether steps lead from one to the other (Warshall 1962)."""
     found = np.eye(len(steps.layouts), dtype=bool)
     found[steps.sources, steps.targets] = True
@@ -192,5 +192,5 @@ def _cheapest(spec: TensorSpec, steps: StepTable, price: Price) -> _Table:
         shorter = through < seconds
         np.copyto(seconds, through, where=shorter)
         np.copyto(following, following[:, via, None], where=shorter)
-    index, between = _places(steps)
+    index, between = _places(steps.among)
     return _Table(index, between, seconds, following)

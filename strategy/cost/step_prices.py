@@ -12,13 +12,14 @@ import numpy as np
 
 from strategy.base.limits import LONGEST_ACT_S
 from strategy.base.units import to_ns
-from strategy.comm.boxing import BoxingStep, Floats, Ints, Price, StepTable
+from strategy.comm.boxing import BoxingStep, Floats, Ints, LayoutSteps, Price, StepTable
 from strategy.comm.busiest_rank import NodeGroups, StepSizes, busiest_position, node_groups
 from strategy.comm.hierarchical import PARTS
 from strategy.cost.cost import CostModel, largest_nbytes, step_act
 from strategy.cost.measurement import Features
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import NdSbp, Owner, Sbp, owners
 from strategy.sbp.tensor import TensorSpec
 
 
@@ -90,19 +91,28 @@ def _local_nbytes(spec: TensorSpec, steps: StepTable, sizes: StepSizes) -> Ints:
 
 
 @lru_cache(maxsize=512)
-def _alike(steps: StepTable) -> tuple[tuple[BoxingStep, int, Ints], ...]:
-    """Steps of one kind along the same axes: one of them, where its busiest rank stands, and which they are."""
-    found: dict[tuple[ActKind, tuple[int, ...], int], list[int]] = {}
+def _alike(steps: LayoutSteps) -> tuple[tuple[int, Ints], ...]:
+    """Steps of one kind along the same axes, with the same owners along others: one of them, and which they are."""
+    found: dict[tuple[ActKind, tuple[int, ...], tuple[Sbp | None, ...]], list[int]] = {}
+    has_owner = {before for before, layout in enumerate(steps.layouts) if owners(layout)}
     for i, (step, before) in enumerate(zip(steps.steps, steps.sources.tolist(), strict=True)):
-        position = busiest_position(steps.layouts[before], step, steps.mesh)
-        found.setdefault((step.kind, step.axes, position), []).append(i)
-    return tuple((steps.steps[alike[0]], key[-1], np.array(alike, np.int64)) for key, alike in found.items())
+        beside = _owners_beside(steps.layouts[before], step) if before in has_owner else ()
+        found.setdefault((step.kind, step.axes, beside), []).append(i)
+    return tuple((alike[0], np.array(alike, np.int64)) for alike in found.values())
+
+
+def _owners_beside(layout: NdSbp, step: BoxingStep) -> tuple[Sbp | None, ...]:
+    """By axis that a step leaves as it is, the owner, if there is one."""
+    found = tuple(sbp if isinstance(sbp, Owner) and axis not in step.axes else None for axis, sbp in enumerate(layout))
+    return found if any(found) else ()
 
 
 def _constants(cost: CostModel, steps: StepTable, placement: Placement) -> _Constants:
     fixed_s, s_per_byte = (np.empty(len(steps.steps)) for _ in range(2))
     slices, parted = [np.zeros(0, np.int64)], list[_Parted]()
-    for step, position, chosen in _alike(steps):
+    for first, chosen in _alike(steps.among):
+        step = steps.steps[first]
+        position = busiest_position(steps.layouts[steps.sources[first]], step, steps.mesh)
         line = _line(cost, step_act(cost.cluster, step, placement))
         fixed_s[chosen], s_per_byte[chosen] = line.fixed_s, line.s_per_byte
         if step.kind is ActKind.SLICE:

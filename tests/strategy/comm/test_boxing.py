@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from strategy.comm.boxing import BoxingStep, layouts_of, step_between, steps_among
+from strategy.comm.boxing import LARGEST_REGROUP, BoxingStep, layouts_of, step_between, steps_among
 from strategy.comm.rank_parts import boxing_task
 from strategy.comm.sent_bytes import sent_nbytes
 from strategy.program.program import ActKind
@@ -146,3 +147,19 @@ def test_layouts_are_all_the_legal_ones_once() -> None:
                 nd for nd in wanted if not has_partial(nd)
             }
     assert layouts_of(TensorSpec((4,)), (1, 2))[:2] == [(B, B), (B, Split(0))]
+
+
+@pytest.mark.parametrize("shape", [(3, 16), (8, 3), (2, 4, 64), (5,)])
+@pytest.mark.parametrize("mesh", [(2, 4), (4, 2, 8), (16, 2, 4), (1, 128)])
+def test_steps_among_legal_layouts_are_those_between_each_two(shape: Shape, mesh: Shape) -> None:
+    """Though they are found among all layouts, for meshes of all sizes; large groups exchange along one axis alone."""
+    layouts = tuple(layouts_of(TensorSpec(shape), mesh))
+    table = steps_among(layouts, mesh)
+    found = zip(table.sources.tolist(), table.targets.tolist(), table.steps, strict=True)
+    pairs = ((i, j, step_between(layouts[i], layouts[j])) for i, j in itertools.product(range(len(layouts)), repeat=2))
+
+    def is_priced(step: BoxingStep) -> bool:
+        ranks = math.prod(mesh[axis] for axis in step.axes)
+        return step.kind is not ActKind.ALL_TO_ALL or len(step.axes) == 1 or ranks <= LARGEST_REGROUP
+
+    assert list(found) == [pair for pair in pairs if pair[2] is not None and is_priced(pair[2])]
