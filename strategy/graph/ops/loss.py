@@ -236,6 +236,7 @@ OPS = (
         _flop_4,
         _signatures_sum_exp_grad,
         _run_sum_exp_grad,
+        in_place=(0,),
         examples=(Example((_LOGITS, _ROW, _ROW)),),
     ),
     OpDef(
@@ -258,6 +259,7 @@ OPS = (
         _flop_4,
         _signatures_grad,
         _run_grad,
+        in_place=(0,),
         examples=(
             *(Example((_LOGITS, _LABELS, _ROW), attrs=attrs, ranges=ranges) for attrs, ranges in _ATTRS),
             Example((_LOGITS, _LABELS, _ROW, TensorSpec(())), attrs=_ATTRS[1][0], ranges={1: (0, 5)}),
