@@ -172,13 +172,13 @@ _ROUTED = (
     (all_to_one, 8),
     (nobody, 12),
     (twice, 8),
-    (many, 4),
 )
 
 
 def _dispatch(kind: str, rng: np.random.Generator) -> Iterator[RowTrial]:
+    """Cells alone are found by chunks of tokens, whether there are weights or not; all else takes a token at a time."""
     every = [(one, weighted) for one in _ROUTED for weighted in (False, True)]
-    for (drawn, width), weighted in (*every, ((of_many_experts, 3), False)):
+    for (drawn, width), weighted in (*every, ((many, 4), True), ((of_many_experts, 3), False)):
         routing = drawn(rng)
         x = rng.standard_normal((*routing.chosen.shape[:2], width))
         weights = (rng.random(routing.chosen.shape),) * weighted
@@ -224,7 +224,7 @@ def _grouped_tn(kind: str, rng: np.random.Generator) -> Iterator[RowTrial]:
 
 
 def _by_expert(kind: str, rng: np.random.Generator) -> Iterator[RowTrial]:
-    for drawn, width in _ROUTED[:-2]:
+    for drawn, width in _ROUTED[:-1]:
         routing = drawn(rng)
         (first, last), *_ = routing.box
         rows, adds = _matrix(rng, len(routing.cells), width), kind == "add_by_expert"
