@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from strategy.hardware.devices import DEVICES, DeviceSheet
 
@@ -34,6 +35,7 @@ GPUS = (  # the first that the name starts with, memory in GB where sheets diffe
     *((name, "", name) for name in DEVICES if not name.startswith(("V100", "P100", "A100", "A800", "H100", "H200"))),
     ("TPU7x", "", "TPU-v7x"),
 )  # fmt: skip
+_LONGEST_FIRST = sorted(GPUS, key=lambda line: -len(line[0]))
 _MAKERS = re.compile(r"^(nvidia|tesla|geforce|amd|instinct|intel|google|cloud)")
 _YES = {"true": "yes", "on": "yes", "1": "yes", "false": "no", "off": "no", "0": "no"}
 _RECOMPUTES = {"yes": "full", "block": "full", "uniform": "full", "no": "none"}
@@ -50,6 +52,7 @@ NONE_AT_ALL = (
 """Columns in which a 0 says that there is none, as a blank does."""
 
 
+@lru_cache(maxsize=10_000)
 def plain(text: str) -> str:
     """Letters and digits in small letters: what tells names apart."""
     return "".join(letter for letter in text.lower() if letter.isalnum())
@@ -65,7 +68,7 @@ def sheet_named(text: str, memory_gb: str) -> DeviceSheet | None:
     name = plain(text)
     while shorter := _MAKERS.match(name):
         name = name[shorter.end() :]
-    for start, size, sheet in sorted(GPUS, key=lambda line: -len(line[0])):
+    for start, size, sheet in _LONGEST_FIRST:
         if name.startswith(plain(start)) and (not size or memory_gb.partition(".")[0] == size):
             return DEVICES[sheet]
     return None
