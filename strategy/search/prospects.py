@@ -46,9 +46,11 @@ GRAIN = 1 / 128
 """Part of the memory that is told from none."""
 SETTLED = 0.03
 """By this part what fits may take longer than what does not, for a box to be proposed."""
-ALL_SAVED, AGAIN_SAVED = 2.5, 1.2
+ALL_SAVED, AGAIN_SAVED, FULL_SAVED = 2.5, 1.2, 1.05
 """By these factors more is saved for the backward pass, as a rule of thumb, than has to be: where what was gathered is
-kept, and where memory-bound ops are done again."""
+kept, where memory-bound ops are done again, and where whole layers are."""
+OUTSIDE_HELD = 2.0
+"""Times what is saved outside of layers that is there at once, with its gradients."""
 SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
 """Sums of what a layer hands on, along a tensor axis; and where all of it is computed again."""
 GATHERED_HELD, GRADIENT_HELD = 6, 2
@@ -244,12 +246,12 @@ class Prospects:
         static = 7 * parameters + 12 * whole / config.shards if config.zero_stage < 3 else 18 * whole / config.shards
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
-        more = AGAIN_SAVED if config.recompute is Recompute.MEMORY_BOUND else ALL_SAVED
-        behind = ALL_SAVED * self.saved_outside * config.micro_batch / (config.tp * config.cp)
-        active = max(more * saved * in_flight, more * saved + behind)
+        more = {Recompute.MEMORY_BOUND: AGAIN_SAVED, Recompute.FULL: FULL_SAVED}.get(config.recompute, ALL_SAVED)
+        behind = OUTSIDE_HELD * self.saved_outside * config.micro_batch / (config.tp * config.cp)
         layer = parameters * config.pp / request.model.layers
         passing = (GATHERED_HELD if config.zero_stage == 3 else GRADIENT_HELD) * layer
-        held = static + active + passing + ROWS_HELD * self._most_rows(config)
+        passing += ROWS_HELD * self._most_rows(config)
+        held = static + max(more * saved * in_flight + passing, more * saved + behind)
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         computed_ns = (box.bound_ns if box.level else box.least_work_ns) + uneven_ns
