@@ -54,6 +54,10 @@ class _Regroup:
     dims: tuple[int, ...]
 
 
+_Sides = tuple[NdSbp, NdSbp, tuple[int, ...]]
+"""What the group of a step holds before and after, of the dims alone that are cut, and these dims."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Regroups:
     """Steps along the same axes that are counted, on a mesh of any size.
@@ -62,13 +66,15 @@ class _Regroups:
         axes: that change.
         steps: which they are.
         alike: of each step, which of `sides` its own are.
-        sides: what groups hold before and after, of the dims alone that are cut, and these.
+        sides: of groups, each once.
+        is_cut: [sides, dims], which dims are cut.
     """
 
     axes: tuple[int, ...]
     steps: Ints
     alike: Ints
-    sides: tuple[tuple[NdSbp, NdSbp, tuple[int, ...]], ...]
+    sides: tuple[_Sides, ...]
+    is_cut: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +117,7 @@ def _formulas(steps: LayoutSteps, dims: int) -> _Formulas:
     empty = np.array([[any(isinstance(nd[axis], Owner) for axis in among) for nd in layouts] for among in sets], bool)
     of_kind: dict[ActKind, list[int]] = {}
     pairs: list[tuple[int, int]] = []
-    counted: dict[tuple[int, ...], list[tuple[int, tuple[NdSbp, NdSbp, tuple[int, ...]]]]] = {}
+    counted: dict[tuple[int, ...], list[tuple[int, _Sides]]] = {}
     for i, (step, before) in enumerate(zip(steps.steps, steps.sources.tolist(), strict=True)):
         source = layouts[before]
         if step.kind is ActKind.ALL_TO_ALL:
@@ -132,14 +138,17 @@ def _formulas(steps: LayoutSteps, dims: int) -> _Formulas:
         {kind: np.array(found, np.int64) for kind, found in of_kind.items()},
         joined,
         cut,
-        tuple(_regroups(along, found) for along, found in counted.items()),
+        tuple(_regroups(along, found, dims) for along, found in counted.items()),
     )
 
 
-def _regroups(axes: tuple[int, ...], counted: Sequence[tuple[int, tuple[NdSbp, NdSbp, tuple[int, ...]]]]) -> _Regroups:
+def _regroups(axes: tuple[int, ...], counted: Sequence[tuple[int, _Sides]], dims: int) -> _Regroups:
     places = {sides: k for k, sides in enumerate(dict.fromkeys(sides for _, sides in counted))}
     at, alike = (np.array(found, np.int64) for found in zip(*((i, places[sides]) for i, sides in counted), strict=True))
-    return _Regroups(axes, at, alike, tuple(places))
+    is_cut = np.zeros((len(places), dims), bool)
+    for row, (*_, cut) in enumerate(places):
+        is_cut[row, list(cut)] = True
+    return _Regroups(axes, at, alike, tuple(places), is_cut)
 
 
 def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
@@ -151,8 +160,7 @@ def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=1 << 16)
-def _sides(source: NdSbp, step: BoxingStep) -> tuple[NdSbp, NdSbp, tuple[int, ...]]:
-    """What the group of a step holds before and after, of the dims alone that are cut, and these."""
+def _sides(source: NdSbp, step: BoxingStep) -> _Sides:
     sides = [tuple(layout[axis] for axis in step.axes) for layout in (source, step.target)]
     split = {sbp.dim for side in sides for sbp in side if isinstance(sbp, Split)}
     dims = tuple(sorted(split)) or (0,)  # an owner's tensor has dims, be they not split
@@ -286,10 +294,7 @@ class StepSizes:
         along, sides = self._formulas.along[at], (steps.sources[at], steps.targets[at])
         is_even = [(self._longest[along, side] == self._shortest[along, side]).all(1) for side in sides]
         block = self._block[along, sides[0]]
-        is_cut = np.zeros((len(regroups.sides), block.shape[1]), bool)
-        for row, (*_, dims) in enumerate(regroups.sides):
-            is_cut[row, list(dims)] = True
-        lengths = np.where(is_cut[alike], block, 1).prod(1)
+        lengths = np.where(regroups.is_cut[alike], block, 1).prod(1)
         sent[at] = block.prod(1) // lengths * (evenly[alike] * lengths // sizes[alike])
         for row in np.flatnonzero(~(is_even[0] & is_even[1])).tolist():
             before, after, dims = regroups.sides[alike[row]]
