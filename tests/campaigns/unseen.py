@@ -1,6 +1,7 @@
 """Searches for models and clusters that no preset has: a plan, verified, with a small gap, in time and memory.
 
-Each is a new process with nothing but the files of the request, its memory limit left at its default and its time limit below that.
+Each is a new process with nothing but the files of the request, its memory limit left at its default and its time
+limit below that.
 """
 
 from __future__ import annotations
