@@ -35,8 +35,9 @@ from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import TensorSpec
 from strategy.space.bundles import Bundle, Weights, bundles
 from strategy.space.classes import Classes, OpClass, Writer, classify
+from strategy.space.counts import IntArray
 from strategy.space.layout_memory import LayoutMemory
-from strategy.space.problem_builder import IntArray, LinearProblem, ProblemBuilder, Table, Weighing, weighed
+from strategy.space.problem_builder import LinearProblem, ProblemBuilder, Table, Weighing, weighed
 from strategy.space.restriction import complete
 from strategy.space.space import Keep, Keeping, SearchSpace, Weight
 

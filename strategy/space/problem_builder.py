@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.space.counts import Counts, IntArray
 
-IntArray = npt.NDArray[np.int64]
 LARGEST_BITS, MOST_BITS = 62, 200
 """Of sums of whole numbers, and of scales."""
 
@@ -65,11 +65,10 @@ class Weighing:
         """What a cost of the problem stands for, in the unit of weights times counts."""
         return math.ldexp(cost, self.shift - self.bits)
 
-    def costs(self, counts: IntArray) -> IntArray:
-        """(cells,) of counts, (cells, weights); what is forbidden stays so."""
-        forbidden = counts[:, 0] >= FORBIDDEN
-        costs: IntArray = np.where(forbidden[:, None], 0, counts) @ self.units >> self.shift
-        costs[forbidden] = FORBIDDEN
+    def costs(self, counts: Counts) -> IntArray:
+        """(cells,); what is forbidden stays so."""
+        costs: IntArray = counts.numbers @ self.units >> self.shift
+        costs[counts.forbidden] = FORBIDDEN
         return costs
 
 
@@ -80,19 +79,19 @@ class LinearProblem:
     Attributes:
         name: of the problem.
         nodes: their names.
-        costs: (choices of all nodes, weights), what is counted, in the order of the nodes.
+        costs: of the choices of all nodes, in the order of the nodes.
         sizes: (nodes,) how many choices each has.
         ends: (tail, head, number of the table) of every edge.
-        cells: (cells of all tables, weights).
+        cells: of all tables.
         table_sizes: (tables,) how many cells each has.
     """
 
     name: str
     nodes: tuple[str, ...]
-    costs: IntArray
+    costs: Counts
     sizes: IntArray
     ends: tuple[tuple[int, int, int], ...]
-    cells: IntArray
+    cells: Counts
     table_sizes: IntArray
 
     def at(self, weighing: Weighing) -> Problem:
@@ -115,20 +114,17 @@ class LinearProblem:
     def counted(self, choice: Sequence[int]) -> IntArray:
         """(weights,) what a choice counts."""
         starts, at = np.cumsum(self.sizes) - self.sizes, np.array(choice, np.int64)
-        total: IntArray = self.costs[starts + at].sum(0)
         places = np.cumsum(self.table_sizes) - self.table_sizes
         ends = np.array(self.ends, np.int64).reshape(-1, 3)
         cells = places[ends[:, 2]] + at[ends[:, 0]] * self.sizes[ends[:, 1]] + at[ends[:, 1]]
-        total += self.cells[cells].sum(0)
-        return total
+        return self.costs.total(starts + at) + self.cells.total(cells)
 
 
-def _largest(counts: IntArray, sizes: IntArray, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _largest(counts: Counts, sizes: IntArray, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Of every piece, what weighs most and is not forbidden."""
     if not len(sizes):
         return np.zeros(0)
-    costs = np.where(counts[:, 0] < FORBIDDEN, counts @ weights, 0.0)
-    found: npt.NDArray[np.float64] = np.maximum.reduceat(costs, np.cumsum(sizes) - sizes)
+    found: npt.NDArray[np.float64] = np.maximum.reduceat(counts.weighed(weights), np.cumsum(sizes) - sizes)
     return found
 
 
@@ -217,10 +213,10 @@ class ProblemBuilder:
         return LinearProblem(
             name,
             tuple(self._names),
-            np.concatenate(costs),
+            Counts.of(costs, weights),
             np.array([len(each) for each in costs], np.int64),
             tuple((tail, head, numbers[table]) for (tail, head), table in self._edges.items()),
-            np.concatenate([*cells, np.zeros((0, weights), np.int64)]),
+            Counts.of(cells, weights),
             np.array([len(each) for each in cells], np.int64),
         )
 

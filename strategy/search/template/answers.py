@@ -32,8 +32,9 @@ from strategy.space.request import Request
 from strategy.space.short_model import multiplicities
 from strategy.space.space import SearchSpace
 
-MOST_TEMPLATES = 16
-"""So many are kept, the latest; one of two axes holds some ten MiB."""
+MOST_TEMPLATES, MOST_SHARED = 12, 150
+"""So many are kept, the latest; and of those of a tensor axis, which are asked for by many boxes. One of two axes holds
+some ten MiB, one of a tensor axis a fourth of that."""
 WITH_DATA, WITH_EXPERTS = 3.0, 6.0
 """How much more work a template is with a data axis, and with one along which experts are shared out beside others."""
 
@@ -121,6 +122,8 @@ class Templates:
     request: Request
     short: Model
     known: OrderedDict[object, LayerTemplate] = field(default_factory=OrderedDict)
+    shared: OrderedDict[object, LayerTemplate] = field(default_factory=OrderedDict)
+    """Of a tensor axis."""
 
     def answer(self, question: Question) -> Answer:
         """Solve a template.
@@ -172,9 +175,10 @@ class Templates:
             OutOfTimeError: there was no time to build it.
             InfeasibleError: the pins leave an op without signature.
         """
-        if name.key not in self.known:
-            self.known[name.key] = LayerTemplate.named(name, self.request, self.short, budget)
-            if len(self.known) > MOST_TEMPLATES:
-                self.known.popitem(last=False)
-        self.known.move_to_end(name.key)
-        return self.known[name.key]
+        known, most = (self.shared, MOST_SHARED) if name.tensor_axis else (self.known, MOST_TEMPLATES)
+        if name.key not in known:
+            known[name.key] = LayerTemplate.named(name, self.request, self.short, budget)
+            if len(known) > most:
+                known.popitem(last=False)
+        known.move_to_end(name.key)
+        return known[name.key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.space.counts import Counts
 from strategy.space.problem_builder import IntArray, ProblemBuilder, Table, Weighing, weighed
 
 
@@ -87,7 +88,7 @@ def test_weights_are_rounded_down_to_whole_units() -> None:
     weighing = Weighing.of(np.array([1 / 3, 2.5]), 10, 6)
     assert weighing.units.tolist() == [341, 2560]
     counts = np.array([[300, 7], [1, 1], [FORBIDDEN, FORBIDDEN]])
-    costs = weighing.costs(counts)
+    costs = weighing.costs(Counts.of([counts], 2))
     assert costs.tolist() == [(300 * 341 + 7 * 2560) >> 6, (341 + 2560) >> 6, FORBIDDEN]
     assert all(
         weighing.total(int(cost)) <= each @ weighing.weights for cost, each in zip(costs[:2], counts, strict=False)
