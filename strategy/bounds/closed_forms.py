@@ -165,7 +165,7 @@ class ClosedForms:
 
     def exchange_ns(self, config: PlanConfig) -> int:
         """What goes on beside all layers at least, in a micro-batch."""
-        key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute
+        key = exchanging(config)
         if key not in self._exchange_ns:
             self._exchange_ns[key] = self.request.model.layers * least_exchange_ns(self.work, config)
         return self._exchange_ns[key]
@@ -270,6 +270,11 @@ def on_axes(config: PlanConfig) -> tuple[object, ...]:
     """What a template without data axis depends on, recomputing aside."""
     strides = config.strides[2 + config.data_axis :]
     return config.tp, config.cp, config.ep, strides, config.context, config.micro_batch
+
+
+def exchanging(config: PlanConfig) -> object:
+    """What decides on that which goes on beside layers."""
+    return config.mesh, config.axes, config.strides, config.zero_stage, config.recompute
 
 
 def _of_layers(config: PlanConfig) -> object:

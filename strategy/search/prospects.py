@@ -206,7 +206,8 @@ class Prospects:
         return self._promise(box) * (1 + self.costly * (config.ep > 1 and config.tp * config.cp > 1))
 
     def _least(self, boxes: list[Box]) -> Box | None:
-        waiting = [(self._weighed(box) if box.level < 2 else box.promise[1], i) for i, box in enumerate(boxes)]
+        """By what is known of them; what they were last thought to take is looked at anew where that is the least."""
+        waiting = [(box.promise[1], i) for i, box in enumerate(boxes)]
         heapq.heapify(waiting)
         while waiting:
             i = waiting[0][1]

@@ -295,14 +295,14 @@ class Refinement:
         before_ns = box.bound_ns
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
-            if box.level == 0:
-                if not self._has_axes(box):
-                    self.cuts.bound_layers(self.boxes, box, None)
-                elif box.counts_exchanges:
-                    return self._first_question(box)
-                else:
-                    self.cuts.count_exchanges([box])
+            if box.level == 0 and not self._has_axes(box):
+                self.cuts.bound_layers(self.boxes, box, None)
                 continue
+            if box.level < 2 and not box.counts_exchanges:
+                self.cuts.count_exchanges(self.boxes, box)
+                continue
+            if box.level == 0:
+                return self._first_question(box)
             if box.within is None:
                 box.within = self.cuts.within_of(box)
             if self.cuts.share(box) or not box.is_solved:
@@ -325,14 +325,9 @@ class Refinement:
                 weights = self.prospects.likely_to_fit(box, most_ns)
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
             if box.level < EXHAUSTED:
-                nearer = box.stalled == 0
-                points = [box.points.get(one.key, []) for one in self._templates(box, tensor_axis=False)]
-                weights = self._worth_asking(box, points, RISE * most_ns, nearer=nearer)
+                weights = self._worth_asking_alone(box, RISE * most_ns)
                 if weights is not None:
-                    # A cut that weighs what has no price holds little: the point of the bound has more of that.
-                    more = self._a_little(box, weights) if nearer else 0.0
-                    way = self._way(box, box.points, tensor_axis=False)
-                    return self._ask(way, weights + more, tensor_axis=False)
+                    return self._ask(self._way(box, box.points, tensor_axis=False), weights, tensor_axis=False)
             box.level = EXHAUSTED
             if not promises:
                 return None
@@ -371,13 +366,27 @@ class Refinement:
         mixed = [name for name, share in zip(names, shares, strict=True) if share > PRESENT]
         return min(mixed or names, key=lambda name: len(points.get(name.key, ()))).config
 
+    def _worth_asking_alone(self, box: Box, least_ns: float) -> FloatArray | None:
+        """The same of a cut by a template of the box's own.
+
+        Before any of its points is known, the mixes are of what its tensor axis takes, with what is beside that.
+        """
+        points = [box.points.get(one.key, []) for one in self._templates(box, tensor_axis=False)]
+        weights, nearer = self._worth_asking(box, points, least_ns, nearer=box.stalled == 0), box.stalled == 0
+        if nearer and box.within is not None and not any(points):
+            shared = self.cuts.known_points(box)
+            weights = box.within.mixed(box.config, shared).weights if all(shared) else weights
+        # A cut that weighs what has no price holds little: the point of the bound has more of that.
+        return weights + self._a_little(box, weights) if nearer and weights is not None else weights
+
     def _worth_asking(
         self, box: Box, points: Sequence[Sequence[FloatArray]], least_ns: float, *, nearer: bool = True
     ) -> FloatArray | None:
         """(SIZE,): the weights of a cut that may raise the bound by so much; None where known points forbid it.
 
-        They lie between the prices of the bound and those of mixes of these points (Ben-Ameur and Neto 2007,
-        Acceleration of cutting-plane and column generation algorithms); where the last such cut did not raise the
+        They are the prices of mixes of these points, by which Dantzig and Wolfe's method asks. They are near to those
+        of the answer from the first point on, while the prices of a bound by few cuts are not, and what lies between
+        the two (Ben-Ameur and Neto 2007) comes half as near with every cut. Where the last such cut did not raise the
         bound, they are its prices: a cut there does, if any.
         """
         weights = box.prices[box.config].weights
@@ -388,7 +397,7 @@ class Refinement:
             among = box.within.mixed(box.config, points)
             if (among.step_ns or 0) < box.bound_ns + least_ns:
                 return None
-            weights = (weights + among.weights) / 2 if nearer else weights
+            weights = among.weights if nearer else weights
         return weights
 
     def _has_axes(self, box: Box) -> bool:

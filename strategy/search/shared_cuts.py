@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.closed_forms import ClosedForms, exchanging
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import PARTS, FloatArray, time_at
 from strategy.bounds.template_cut import TemplateCut, boxes_alike, of_tensor_axis, on_tensor_axis, restricted
 from strategy.layout.step_times import Overlap
 from strategy.search.box import Box
-from strategy.search.template.outer_approximation import OuterApproximation
+from strategy.search.template.outer_approximation import KnownPaths, OuterApproximation
 from strategy.space.request import Request
 
 
@@ -26,6 +26,7 @@ class SharedCuts:
         self.cuts: dict[object, list[TemplateCut]] = {}
         self.points: dict[object, list[FloatArray]] = {}
         """What templates of a tensor axis are known to take."""
+        self.paths = KnownPaths()
         self.weighed: set[object] = set()
         """Templates of a tensor axis that were asked for the least that a layer saves."""
 
@@ -49,17 +50,22 @@ class SharedCuts:
             self.of_layers[key], self.forms.layers_ns[key] = told, int(told.inequality.least)
         alike = [other for other in boxes if other.level == 0 and other.axes == key]
         if box.configs[0].ep == 1:
-            self.count_exchanges(alike)
+            self._count_exchanges(alike)
         else:  # what experts exchange takes long to find, and counts where a box is looked at
             self._bound(alike, exchanges=False)
         for other in alike:
             other.level = int(math.isfinite(other.bound_ns))
 
-    def count_exchanges(self, boxes: Sequence[Box]) -> None:
-        """Bound boxes by what is known of their layers, with what goes on beside these."""
+    def count_exchanges(self, boxes: Sequence[Box], box: Box) -> None:
+        """Bound what exchanges the same as a box by what is known of its layers, with what goes on beside these."""
+        of = exchanging(box.configs[0])
+        others = (other for other in boxes if other.level < 2 and not other.counts_exchanges)
+        self._count_exchanges([other for other in others if exchanging(other.configs[0]) == of])
+
+    def _count_exchanges(self, boxes: Sequence[Box]) -> None:
         self._bound(boxes, exchanges=True)
         for box in boxes:
-            box.counts_exchanges = True
+            box.counts_exchanges, box.promise = True, (None, 0.0)
 
     def _bound(self, boxes: Sequence[Box], *, exchanges: bool) -> None:
         fitting = [box for box in boxes if math.isfinite(box.bound_ns)]
@@ -76,6 +82,7 @@ class SharedCuts:
             self.request.memory_limit_bytes,
             [(forms.least(way), forms.inequalities(way)) for way in ways_of(self.request, box.configs[0])],
             Overlap.of(self.request.cost.cluster),
+            self.paths,
         )
 
     def share(self, box: Box) -> bool:

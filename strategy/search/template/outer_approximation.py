@@ -42,6 +42,8 @@ MOST = np.concatenate([np.full(BYTES.start, MOST_NS), np.full(SIZE - BYTES.start
 CLOSE = 1e-5
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 40
+MOST_KNOWN, PASSED = 6, 1e-6
+"""So many paths of other programs are tried first, of those that had more than such a share."""
 BEYOND, FORBIDDING = 10.0, 1e6
 """What it costs, in steps, to hold twice the memory that there is; and where nothing may be held beyond it."""
 
@@ -203,6 +205,12 @@ class _Program:
         values = [[variable.solution_value() for variable in point] for point in self.points]
         return self.step.solution_value(), np.sum(values, axis=0)
 
+    def passed(self) -> list[tuple[Path, FloatArray]]:
+        """The paths that the last solution has shares of."""
+        if not self.has_prices:
+            return []
+        return [(path, counts) for row, counts, path in self.paths if row.dual_value() < -PASSED]
+
     def mix(self) -> tuple[float, ...]:
         """Of every way, in the last solution."""
         if not self.shares or not self.has_prices:
@@ -219,6 +227,27 @@ class _Program:
 
 
 @dataclass(slots=True)
+class KnownPaths:
+    """Paths that have bounded steps: those of the same chunks in the same order are the first to be tried again."""
+
+    latest: dict[object, list[tuple[Path, FloatArray]]] = field(default_factory=dict)
+
+    def of(self, config: PlanConfig) -> list[tuple[Path, FloatArray]]:
+        """Paths with how often they pass everything, the latest first."""
+        return self.latest.setdefault(_chunks_of(config), [])
+
+    def take(self, config: PlanConfig, found: Sequence[tuple[Path, FloatArray]]) -> None:
+        """Remember some."""
+        known = {counts.tobytes(): (path, counts) for path, counts in (*found, *self.of(config))}
+        self.latest[_chunks_of(config)] = list(known.values())[:MOST_KNOWN]
+
+
+def _chunks_of(config: PlanConfig) -> object:
+    """What decides on which paths there are."""
+    return config.schedule, config.pp, config.virtual_stages, config.num_micro_batches, config.runs
+
+
+@dataclass(slots=True)
 class OuterApproximation:
     """Cuts on the points of one mesh and micro-batch; what is known of its configurations."""
 
@@ -226,12 +255,17 @@ class OuterApproximation:
     limit_bytes: int
     overlap: Overlap
     ways: tuple[WayCuts, ...]
+    paths: KnownPaths = field(default_factory=KnownPaths)
     programs: dict[tuple[PlanConfig, float | None], _Program] = field(default_factory=dict)
     """Of bounds; and of what is likely, with so many bytes beside."""
 
     @staticmethod
     def of(
-        layers: int, limit_bytes: int, ways: Sequence[tuple[FloatArray, Sequence[Inequality]]], overlap: Overlap
+        layers: int,
+        limit_bytes: int,
+        ways: Sequence[tuple[FloatArray, Sequence[Inequality]]],
+        overlap: Overlap,
+        paths: KnownPaths | None = None,
     ) -> OuterApproximation:
         """What closed forms say.
 
@@ -241,8 +275,10 @@ class OuterApproximation:
             ways: of each way to treat the layers between, (SIZE,) the least of every coordinate alone, in nanoseconds
                 and bytes, and inequalities that hold.
             overlap: how communication runs beside computation.
+            paths: that are known, of whatever configurations.
         """
-        found = OuterApproximation(layers, limit_bytes, overlap, tuple(WayCuts(least / UNITS) for least, _ in ways))
+        each = tuple(WayCuts(least / UNITS) for least, _ in ways)
+        found = OuterApproximation(layers, limit_bytes, overlap, each, paths or KnownPaths())
         for way, (_, forms) in enumerate(ways):
             for at, form in enumerate(forms):
                 found.add_cut(form, at, way)
@@ -293,9 +329,15 @@ class OuterApproximation:
             limits = np.full(len(rows), self._limit - (more_bytes or 0.0) / UNITS[-1])
             limits = np.maximum(limits, 0.0)
             program = self.programs[config, more_bytes] = _Program.of(self.ways, rows.astype(np.float64), limits)
-            program.add_path(*self._longest(config, self._least, exact=False))
+            self._begin(program, config, self._least, exact=False)
         program.add_cuts(self.ways)
         return self._within_paths(program, config, exact=exact)
+
+    def _begin(self, program: _Program, config: PlanConfig, point: FloatArray, *, exact: bool) -> None:
+        """With the longest path of a point, and those that are known."""
+        program.add_path(*self._longest(config, point, exact=exact))
+        for path, counts in self.paths.of(config):
+            program.add_path(path, counts)
 
     def mixed(self, config: PlanConfig, points: Sequence[Sequence[FloatArray]]) -> Bound:
         """What a configuration takes at least among mixes of points that are known, (SIZE,) in nanoseconds and bytes.
@@ -310,7 +352,7 @@ class OuterApproximation:
         longest_ms = max(self.step_ns(config, point) for point in every) / UNITS[0]
         program.add_mixes([[point / UNITS for point in of_way] for of_way in points])
         program.allow_beyond(BEYOND * longest_ms / float(limits.min()))
-        program.add_path(*self._longest(config, every[-1] / UNITS, exact=True))
+        self._begin(program, config, every[-1] / UNITS, exact=True)
         program.add_cuts(self.ways)
         return self._within_paths(program, config, exact=True)
 
@@ -325,6 +367,7 @@ class OuterApproximation:
             if counts @ point <= step_ms * (1 + 1e-4) or len(program.paths) >= MOST_PATHS:
                 break
             program.add_path(path, counts)
+        self.paths.take(config, program.passed())
         weights = program.weights() / UNITS * UNITS[0]
         least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
         shares = program.mix()
