@@ -14,10 +14,11 @@ from strategy.bounds.kept_layers import may_keep_layers
 from strategy.bounds.least_dispatch import least_dispatch_ns
 from strategy.bounds.least_exchange import (
     LeastAdding,
+    LeastStepExchange,
     least_adding,
     least_exchange_ns,
     least_message_ns,
-    least_step_exchange_ns,
+    least_step_exchange,
 )
 from strategy.bounds.least_work import NEGLIGIBLE, LeastBytes, LeastSeconds, LeastWork, least_steps_ns
 from strategy.bounds.pipeline_parts import FIRST, LAST
@@ -65,7 +66,7 @@ class ClosedForms:
     """Whether layers between the first and the last may keep what a configuration computes again (`kept_layers`)."""
     _exchange_ns: dict[object, int] = field(default_factory=dict)
     _dispatch_ns: dict[object, int] = field(default_factory=dict)
-    _gradients: dict[object, tuple[int, LeastAdding | None]] = field(default_factory=dict)
+    _gradients: dict[object, tuple[LeastStepExchange, LeastAdding | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.are_axes_alike = self.request.cost.is_faster_inside()
@@ -183,12 +184,12 @@ class ClosedForms:
         """Of several coordinates together, for one way to treat the layers between."""
         config = _treated_alike(way)
         layers, work, least = self.request.model.layers, self.work.seconds(config), self.least(way)
-        exchange_ns, adding = self.gradients(config)
+        exchange, adding = self.gradients(config)
         all_ns = self.following_ns(config) + (work.micro_batch_s - work.following_s) * 1e9
         found = [
             *_of_saved(self.bytes_of_layer(way).saved, self.work.bytes_of_layer(config).saved),
             *_of_step(least_times(work, layers)[OF_STEP][PARTS:]),
-            *_of_exchange(exchange_ns, config.num_micro_batches),
+            *_of_exchange(exchange),
             *_of_adding(least, adding),
             Inequality(all_of_micro_batch(layers), all_ns),
         ]
@@ -200,14 +201,14 @@ class ClosedForms:
             found.append(Inequality(weights, all_ns + layers * adding.ns))
         return found
 
-    def gradients(self, config: PlanConfig) -> tuple[int, LeastAdding | None]:
+    def gradients(self, config: PlanConfig) -> tuple[LeastStepExchange, LeastAdding | None]:
         """What it takes to exchange and to add up a layer's gradients, at least."""
         often = min(config.num_micro_batches, FEW)
         key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute, often
         if key not in self._gradients:
             like = replace(config, num_micro_batches=often)
             self._gradients[key] = (
-                least_step_exchange_ns(self.work, like),
+                least_step_exchange(self.work, like),
                 least_adding(self.work, like),
             )
         return self._gradients[key]
@@ -308,16 +309,14 @@ def _of_step(least_ns: FloatArray) -> list[Inequality]:
     return found
 
 
-def _of_exchange(layer_ns: int, num_micro_batches: int) -> list[Inequality]:
+def _of_exchange(layer: LeastStepExchange) -> list[Inequality]:
     """Of every layer: its gradients are exchanged as they arise, in every micro-batch, or once per step."""
     found = []
-    for part in range(PARTS if layer_ns else 0):
+    for part in range(PARTS if layer.ns else 0):
         weights = np.zeros(SIZE)
-        weights[[time_at(name, part) for name in ("backward_overlapped_ns", "weight_overlapped_ns")]] = (
-            num_micro_batches
-        )
+        weights[[time_at(name, part) for name in ("backward_overlapped_ns", "weight_overlapped_ns")]] = layer.often
         weights[[time_at(name, part) for name in ("before_overlapped_ns", "after_overlapped_ns")]] = 1.0
-        found.append(Inequality(weights, layer_ns))
+        found.append(Inequality(weights, layer.ns))
     return found
 
 

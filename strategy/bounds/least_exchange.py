@@ -170,19 +170,35 @@ def _least_of_experts_ns(
     return found if math.isfinite(found) else 0.0
 
 
-def least_step_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
+@dataclass(frozen=True, slots=True)
+class LeastStepExchange:
+    """What a layer's parameters and gradients take at least on their way once per step.
+
+    Attributes:
+        ns: of both; a rounded price is no more than a nanosecond off.
+        often: gradients that are exchanged as they arise, in fewer bytes than their sums, stand for so much of it for
+            every nanosecond that this takes in a micro-batch.
+    """
+
+    ns: int = 0
+    often: float = 1.0
+
+
+def least_step_exchange(work: LeastWork, config: PlanConfig) -> LeastStepExchange:
     """Of a layer's parameters, once per step, where they are whole along the axes of samples while samples pass.
 
     Gradients are terms then: they are added up on every rank, or to parts, and the parts of what is updated by them
-    are gathered.
+    are gathered. What is exchanged in every micro-batch and what is left for the end are one way from terms to parts:
+    prices are concave in bytes, so that the first takes no less than for all bytes of a sum, divided by how many times
+    as many these are.
     """
     if config.dp == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
-        return 0
+        return LeastStepExchange()
     known, converter = exchange_of_layer(work, config), converter_of(work, config)
     smallest: dict[Shape, TensorSpec] = {}
     for spec in known.gathered:
         smallest[spec.shape] = min(smallest.get(spec.shape, spec), spec, key=lambda one: one.nbytes)
-    total = 0.0
+    total, often = 0.0, 1.0
     for once, several in zip(known.reduced, known.added, strict=True):
         spec = several if config.num_micro_batches * once.nbytes >= several.nbytes else once
         gathered, ways = smallest.get(spec.shape), []
@@ -190,8 +206,8 @@ def least_step_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
             reduced = _least_ns(converter, config, spec, split, to_all=True)
             back = 0.0 if gathered is None else _least_ns(converter, config, gathered, split, gathers=True)
             ways.append(reduced + back)
-        total += min(ways)
-    return int(total * (1 - 1e-9))
+        total, often = total + max(min(ways) - 2.0, 0.0), max(often, spec.nbytes / once.nbytes)
+    return LeastStepExchange(int(total * (1 - 1e-9)), often)
 
 
 @dataclass(frozen=True, slots=True)
