@@ -310,13 +310,14 @@ def _of_step(least_ns: FloatArray) -> list[Inequality]:
 
 
 def _of_exchange(layer: LeastStepExchange) -> list[Inequality]:
-    """Of every layer: its gradients are exchanged as they arise, in every micro-batch, or once per step."""
+    """Of every layer: its gradients are exchanged as they arise, in every micro-batch, or behind the last of these."""
     found = []
-    for part in range(PARTS if layer.ns else 0):
+    ways = (layer.ns, ("before_overlapped_ns", "after_overlapped_ns")), (layer.reduced_ns, ("after_overlapped_ns",))
+    for part, (least_ns, once) in itertools.product(range(PARTS), ways):
         weights = np.zeros(SIZE)
         weights[[time_at(name, part) for name in ("backward_overlapped_ns", "weight_overlapped_ns")]] = layer.often
-        weights[[time_at(name, part) for name in ("before_overlapped_ns", "after_overlapped_ns")]] = 1.0
-        found.append(Inequality(weights, layer.ns))
+        weights[[time_at(name, part) for name in once]] = 1.0
+        found += [Inequality(weights, least_ns)] * (least_ns > 0)
     return found
 
 

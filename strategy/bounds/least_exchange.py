@@ -31,6 +31,9 @@ from strategy.space.axis_orders import placements_of, ranks_of
 from strategy.space.rules import beside_experts, staying_with_experts
 from strategy.space.short_model import MIDDLE
 
+ROUNDED = 2.0
+"""Nanoseconds by which prices of a few steps, each in whole ones, are less than in proportion to their bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerExchange:
@@ -176,11 +179,13 @@ class LeastStepExchange:
 
     Attributes:
         ns: of both; a rounded price is no more than a nanosecond off.
+        reduced_ns: of gradients alone, which are not there ahead of the first micro-batch.
         often: gradients that are exchanged as they arise, in fewer bytes than their sums, stand for so much of it for
             every nanosecond that this takes in a micro-batch.
     """
 
     ns: int = 0
+    reduced_ns: int = 0
     often: float = 1.0
 
 
@@ -198,16 +203,17 @@ def least_step_exchange(work: LeastWork, config: PlanConfig) -> LeastStepExchang
     smallest: dict[Shape, TensorSpec] = {}
     for spec in known.gathered:
         smallest[spec.shape] = min(smallest.get(spec.shape, spec), spec, key=lambda one: one.nbytes)
-    total, often = 0.0, 1.0
+    total, alone, often = 0.0, 0.0, 1.0
     for once, several in zip(known.reduced, known.added, strict=True):
         spec = several if config.num_micro_batches * once.nbytes >= several.nbytes else once
-        gathered, ways = smallest.get(spec.shape), []
+        gathered, ways = smallest.get(spec.shape), list[tuple[float, float]]()
         for split in _choices(config):
             reduced = _least_ns(converter, config, spec, split, to_all=True)
             back = 0.0 if gathered is None else _least_ns(converter, config, gathered, split, gathers=True)
-            ways.append(reduced + back)
-        total, often = total + max(min(ways) - 2.0, 0.0), max(often, spec.nbytes / once.nbytes)
-    return LeastStepExchange(int(total * (1 - 1e-9)), often)
+            ways.append((reduced, reduced + back))
+        reduced, both = (max(min(each) - ROUNDED, 0.0) for each in zip(*ways, strict=True))
+        total, alone, often = total + both, alone + reduced, max(often, spec.nbytes / once.nbytes)
+    return LeastStepExchange(int(total * (1 - 1e-9)), int(alone * (1 - 1e-9)), often)
 
 
 @dataclass(frozen=True, slots=True)
