@@ -67,6 +67,7 @@ class ClosedForms:
     _exchange_ns: dict[object, int] = field(default_factory=dict)
     _dispatch_ns: dict[object, int] = field(default_factory=dict)
     _gradients: dict[object, tuple[LeastStepExchange, LeastAdding | None]] = field(default_factory=dict)
+    _of_way: dict[object, tuple[FloatArray, list[Inequality]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.are_axes_alike = self.request.cost.is_faster_inside()
@@ -170,6 +171,13 @@ class ClosedForms:
         if key not in self._exchange_ns:
             self._exchange_ns[key] = self.request.model.layers * least_exchange_ns(self.work, config)
         return self._exchange_ns[key]
+
+    def of_way(self, way: PlanConfig) -> tuple[FloatArray, list[Inequality]]:
+        """`least` and `inequalities`: once for all that differ in schedule alone."""
+        key = way.in_form(Schedule.ONE_F_ONE_B, 1, ()), self.layers_ns.get(on_axes(way))
+        if key not in self._of_way:
+            self._of_way[key] = self.least(way), self.inequalities(way)
+        return self._of_way[key]
 
     def least(self, way: PlanConfig) -> FloatArray:
         """(SIZE,): of every coordinate alone, for one way to treat the layers between."""

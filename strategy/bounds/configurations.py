@@ -17,10 +17,17 @@ from strategy.space.request import Request
 
 @dataclass(frozen=True, slots=True)
 class MeshGroup:
-    """Configurations with one mesh, micro-batch and way to save memory, and the least nanoseconds of each."""
+    """Configurations with one mesh, micro-batch and way to save memory.
+
+    Attributes:
+        configs: these.
+        bounds_ns: the least nanoseconds of each.
+        place: of the group, in the order in which a space is listed.
+    """
 
     configs: tuple[PlanConfig, ...]
     bounds_ns: tuple[int, ...]
+    place: int
 
     @property
     def bound_ns(self) -> int:
@@ -37,5 +44,5 @@ def mesh_groups(request: Request, bounds_ns: Callable[[Sequence[PlanConfig]], Se
     """All configurations, in groups, least bound first; `bounds_ns`: what steps of configurations take at least."""
     groups = list(listed(request))
     bounds = iter(bounds_ns([config for group in groups for config in group]))
-    found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group)))) for group in groups]
+    found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group))), i) for i, group in enumerate(groups)]
     return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))

@@ -21,7 +21,7 @@ from strategy.bounds.inequality import Inequality
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows
-from strategy.bounds.multipliers import MOST_NS, Multipliers, PricedForms, proved_ns
+from strategy.bounds.multipliers import MOST_NS, Bounded, Multipliers, PricedForms, proved_ns
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateCut
 from strategy.ilp.certificate.check import prove
@@ -239,19 +239,16 @@ def proved_of(
     if len(multipliers.known) != len(ways):
         got, expected = f"{len(multipliers.known)} ways to treat layers", f"{len(ways)}"
         raise CertificateError("not of every way", where=where, got=got, expected=expected)
-    bounded = [
-        (forms.least(way), _priced(forms, known, cuts, way, where))
-        for way, known in zip(ways, multipliers.known, strict=True)
-    ]
+    bounded = [_priced(forms, known, cuts, way, where) for way, known in zip(ways, multipliers.known, strict=True)]
     limit_bytes, overlap = forms.request.memory_limit_bytes, Overlap.of(forms.request.cost.cluster)
     return proved_ns(multipliers, config, layers, limit_bytes, bounded, overlap, bound_ns)
 
 
 def _priced(
     forms: ClosedForms, known: PricedForms, cuts: Sequence[TemplateCut], way: PlanConfig, where: str
-) -> list[tuple[Inequality, float]]:
+) -> Bounded:
     """What is known of a way, with its prices."""
-    closed, priced = forms.inequalities(way), []
+    (least, closed), priced = forms.of_way(way), list[tuple[Inequality, float]]()
     for at, price in known.forms:
         if not 0 <= at < len(closed):
             raise CertificateError("no such closed form", where=where, got=at)
@@ -261,7 +258,7 @@ def _priced(
         if cut.least is None:
             raise CertificateError("a cut without a least cost", where=where, got=at)
         priced.append((cut.said_of(way, forms), price))
-    return priced
+    return least, priced
 
 
 def _cut(cuts: Sequence[TemplateCut], at: int, ways: Sequence[PlanConfig], where: str) -> TemplateCut:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+from strategy.base.beside import beside, spare_processors
+from strategy.base.errors import SbplanError
 from strategy.bounds.certificate import BoundCertificate, pinned
 from strategy.bounds.closed_forms import on_axes
 from strategy.bounds.multipliers import Multipliers, PricedForms
@@ -14,9 +17,12 @@ from strategy.search.box import Box
 from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.outer_approximation import DualPrices
 
+WORTH_SHARING = 64
+"""From so many configurations on, all processors replay what was proved of them."""
+
 
 def certified(
-    cuts: SharedCuts, boxes: Sequence[Box], listed: Iterable[PlanConfig], bound_ns: int
+    cuts: SharedCuts, boxes: Sequence[Box], listed: Sequence[PlanConfig], bound_ns: int
 ) -> tuple[BoundCertificate | None, int]:
     """(certificate, the bound that it proves): the bound asked for, or a little less where rounding takes from it.
 
@@ -28,7 +34,7 @@ def certified(
         listed: its configurations, in order.
         bound_ns: that of the boxes, or less.
     """
-    pins, configs, forms = cuts.request.pins, list(listed), cuts.forms
+    pins, configs, forms = cuts.request.pins, listed, cuts.forms
     try:
         pinned(pins)
     except ValueError:
@@ -56,8 +62,17 @@ def certified(
     every = sorted(used, key=lambda cut: repr(cut.template.key))
     at = {cut: i for i, cut in enumerate(every)}
     multipliers = {place: _numbered(prices, at) for place, (_, prices) in found.items()}
-    for place, (config, _) in found.items():
-        proved = min(proved, proved_of(forms, multipliers[place], every, config, bound_ns, ""))
+
+    def least_proved(among: Sequence[int]) -> int:
+        """Of some places."""
+        each = (proved_of(forms, multipliers[place], every, found[place][0], bound_ns, "") for place in among)
+        return min(each, default=bound_ns)
+
+    parts = 1 + spare_processors() if len(found) >= WORTH_SHARING else 1
+    for least in beside([partial(least_proved, tuple(found)[part::parts]) for part in range(parts)]):
+        if isinstance(least, SbplanError):
+            raise least
+        proved = min(proved, least)
     closed = {place: at[cut] for place, cut in illegal.items()}
     return BoundCertificate(pins, len(configs), layers, tuple(every), multipliers, closed), proved
 

@@ -6,9 +6,9 @@
               with the same tensor and context axes share                             `outer_approximation`
     level 3   cuts by layout problems of the box's own, whose answers are proposals
 
-A *box* holds the configurations of one mesh, micro-batch and way to save memory. In every turn two boxes are refined,
-side by side: that which promises most, as far as is known by then, among those without proposals that fit, and that
-with the least bound. A box whose bound is not below the best objective by more than the gap is left as it is; the
+A *box* holds the configurations of one mesh, micro-batch and way to save memory. In every turn boxes are refined
+side by side: those which promise most, as far as is known by then, among those without proposals that fit, and those
+with the least bounds. A box whose bound is not below the best objective by more than the gap is left as it is; the
 bound of the answer is the least of all boxes.
 """
 
@@ -56,7 +56,6 @@ from strategy.search.search_result import Watch
 from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.answers import Answer, Question, Templates
 from strategy.search.workers import Outcome, Workers
-from strategy.space.candidates import listed
 from strategy.space.request import Request
 from strategy.space.short_model import MIDDLE
 
@@ -72,13 +71,15 @@ SCARCE = 0.7
 """Part of the memory from which on it is asked how little layers can save."""
 WORKERS = 1
 """Processes beside this one, if there are processors."""
+PROMISING = 2
+"""So many boxes that promise most are asked for layouts side by side."""
 BESIDE = 2.0
 """By this part of what is asked for the box that promises most, more is asked for those that are bounded least."""
 ALONE_EFFORT = 3.0
 """So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
 MOST_RAISED = 12
 """So many boxes are bounded beside a question for what promises most, by what is known."""
-CERTIFYING_S = 4e-3
+CERTIFYING_S = 2e-3
 """Of the certificate, for a configuration that a linear program has bounded."""
 ONE_SHARE, ONE_S = 0.25, 2.0
 """Share of the time until the first plan, and seconds at least, for a single template: it ends with a bound and a
@@ -111,6 +112,7 @@ class Refinement:
         self.are_axes_shared = request.cost.is_faster_inside()
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.boxes = [self._box(group) for group in groups]
+        self.listed = [config for group in sorted(groups, key=lambda group: group.place) for config in group.configs]
         self.promising: Box | None = None
         self.hurries = False
         """Whether it is time for some layouts, of a box of which little more than that it promises most is known."""
@@ -156,8 +158,7 @@ class Refinement:
 
         There is none where something is pinned that certificates do not speak of.
         """
-        configs = (config for group in listed(self.request) for config in group)
-        return certified(self.cuts, self.boxes, configs, min(self.bound_ns, most_ns))
+        return certified(self.cuts, self.boxes, self.listed, min(self.bound_ns, most_ns))
 
     def run(self, *, near: float = 0.0) -> None:
         """Refine, until nothing is left or the time is over; or the best is as near to the bound as this multiple."""
@@ -247,17 +248,22 @@ class Refinement:
                     box.level = min(box.level, 3)
 
     def _promised(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
-        """What to ask next for the box that promises most, if any does."""
+        """What to ask next for the boxes that promise most, if any do."""
         found: list[tuple[Box, Question]] = []
-        while not found and not self.budget.is_over():
-            likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns]
-            self.promising = self.prospects.most_promising(likely, self.promising)
-            if self.promising is not None and self.promising.promise[1] >= self.best_ns:
+        while len(found) < PROMISING and not self.budget.is_over():
+            taken = {id(box) for box, _ in found}
+            axes = {box.axes for box, _ in found if box.level == 0}
+            likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns and id(box) not in taken]
+            likely = [box for box in likely if box.level or box.axes not in axes]
+            promising = self.prospects.most_promising(likely, None if found else self.promising)
+            if promising is not None and promising.promise[1] >= self.best_ns:
                 # Nothing better is expected: first of all the bounds are raised.
-                self.promising = None if any(box.level < EXHAUSTED for box in left) else self.promising
-            if self.promising is None:
+                promising = None if found or any(box.level < EXHAUSTED for box in left) else promising
+            if not found:
+                self.promising = promising
+            if promising is None:
                 break
-            self._add_question(found, self.promising, most_ns, promises=True)
+            self._add_question(found, promising, most_ns, promises=True)
         return found
 
     def _beside(self, left: list[Box], first: list[tuple[Box, Question]], most_ns: float) -> list[tuple[Box, Question]]:
@@ -269,8 +275,8 @@ class Refinement:
         while sum(question.effort for _, question in found) < enough and left_to_raise and not self.budget.is_over():
             left_to_raise -= 1
             asked = {other.axes for other, _ in (*first, *found) if other.level == 0}
-            taken = [self.promising, *passed_over, *(box for box, _ in found)]
-            others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
+            taken = {id(box) for box in (*passed_over, *(box for box, _ in (*first, *found)))}
+            others = [box for box in left if id(box) not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
             others = [box for box in others if box.level or box.axes not in asked]
             if not others:
                 break

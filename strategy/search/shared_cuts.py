@@ -80,7 +80,7 @@ class SharedCuts:
         return OuterApproximation.of(
             self.request.model.layers,
             self.request.memory_limit_bytes,
-            [(forms.least(way), forms.inequalities(way)) for way in ways_of(self.request, box.configs[0])],
+            [forms.of_way(way) for way in ways_of(self.request, box.configs[0])],
             Overlap.of(self.request.cost.cluster),
             self.paths,
         )

@@ -44,6 +44,6 @@ def test_in_a_hurry_layouts_are_asked_for_at_once() -> None:
     for hurries in (False, True):
         found = refinement(tp=2, pp=1, micro_batch=4)
         found.hurries = hurries
-        ((_, question),) = found._promised(found.boxes, math.inf)
+        ((_, question), *_) = found._promised(found.boxes, math.inf)
         asked[hurries] = [(question.tensor_axis, question.proposes)]
     assert asked == {False: [(True, False)], True: [(False, True)]}
