@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,12 +23,12 @@ from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Home
-from strategy.passes.zero_layouts import BY_EXPERT, is_shared, shared_dim
+from strategy.passes.zero_layouts import BY_EXPERT, is_shared, persistent, shared_dim
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, P, Sbp, Split, is_legal_layout
 from strategy.sbp.tensor import Rate, Shape, TensorSpec
 from strategy.space.axis_orders import placements_of, ranks_of
-from strategy.space.rules import beside_experts, staying_with_experts
+from strategy.space.rules import beside_experts, following_samples, staying_with_experts
 from strategy.space.short_model import MIDDLE
 
 ROUNDED = 2.0
@@ -50,17 +50,28 @@ class LayerExchange:
     of_experts: LayerExchange | None = None
 
 
-def exchanged(graph: Graph, *, by_expert: bool) -> LayerExchange:
-    """Of the middle layer of a short model that is not parallel yet; `by_expert`: experts will be shared out."""
+def exchanged(graph: Graph, following: Container[str], *, by_expert: bool) -> LayerExchange:
+    """Of the middle layer of a short model that is not parallel yet.
+
+    Args:
+        graph: of the model.
+        following: ops whose samples are split along the data axis; the others may have all of them on every rank.
+        by_expert: whether experts will be shared out.
+    """
     if not by_expert:
-        return _exchanged_by(graph, lambda op, name: True)
+        return _exchanged_by(graph, following, lambda op, name: True)
     beside, staying = beside_experts(graph), staying_with_experts(graph)
-    of_experts = _exchanged_by(graph, lambda op, name: op.name in beside and name in staying)
-    return replace(_exchanged_by(graph, lambda op, name: op.name not in beside), of_experts=of_experts)
+    of_experts = _exchanged_by(graph, following, lambda op, name: op.name in beside and name in staying)
+    return replace(_exchanged_by(graph, following, lambda op, name: op.name not in beside), of_experts=of_experts)
 
 
-def _exchanged_by(graph: Graph, counts: Callable[[Op, str], bool]) -> LayerExchange:
-    """Of those parameters that ops read, and gradients that they make, of which (op, value) counts."""
+def _exchanged_by(graph: Graph, following: Container[str], counts: Callable[[Op, str], bool]) -> LayerExchange:
+    """Of those parameters that ops read, and gradients that they make, of which (op, value) counts.
+
+    What is made of parameters once per step is whole where ZeRO does not share it out, and codes may be made of whole
+    ones, where their blocks are no parts.
+    """
+    shared = {name for name in persistent(graph, frozen=True) if not _has_codes(graph, name)}
     gathered, reduced, added, adding = [], [], [], []
     for name, value in graph.values.items():
         producer = graph.producer.get(name)
@@ -69,6 +80,8 @@ def _exchanged_by(graph: Graph, counts: Callable[[Op, str], bool]) -> LayerExcha
                 op
                 for op in graph.consumers[name]
                 if op.layer == MIDDLE
+                and op.name in following
+                and name in shared
                 and counts(op, name)
                 and any(graph.values[other].rate is Rate.MICRO_BATCH for other in op.inputs)
             ]
@@ -81,7 +94,7 @@ def _exchanged_by(graph: Graph, counts: Callable[[Op, str], bool]) -> LayerExcha
             for out in op.outputs
             if act_rate(graph, op) is Rate.MICRO_BATCH and graph.values[out].rate is Rate.STEP
         ]
-        if sums and counts(producer, name):
+        if sums and _maker(graph, name) in following and counts(producer, name):
             (op, out), *_ = sums
             reduced.append(_smallest(graph, name))
             added.append(_smallest_later(graph, out))
@@ -105,6 +118,18 @@ def _casts(graph: Graph, name: str) -> Iterator[Op]:
         producer = graph.producer.get(producer.inputs[0])
 
 
+def _maker(graph: Graph, name: str) -> str:
+    """The op that makes a value, or what it is cast from."""
+    *_, made = (name, *(cast.inputs[0] for cast in _casts(graph, name)))
+    producer = graph.producer.get(made)
+    return producer.name if producer is not None else ""
+
+
+def _has_codes(graph: Graph, name: str) -> bool:
+    """Whether a value is one of several that an op makes of another, as codes are beside their scales."""
+    return name in graph.producer and len(graph.producer[name].outputs) > 1
+
+
 def _smallest_later(graph: Graph, name: str) -> TensorSpec:
     """The spec of fewest bytes in which a sum may travel: its own, or that of what it is cast to."""
     shape = graph.values[name].spec.shape
@@ -117,7 +142,8 @@ def exchange_of_layer(work: LeastWork, config: PlanConfig) -> LayerExchange:
     """What a layer of a configuration exchanges; remembered."""
     key = config.recompute, config.ep > 1
     if key not in work.exchanges:
-        work.exchanges[key] = exchanged(work.graph(config.recompute), by_expert=config.ep > 1)
+        one, two = work.graphs(config.recompute)
+        work.exchanges[key] = exchanged(one, following_samples(two, 2), by_expert=config.ep > 1)
     found: LayerExchange = work.exchanges[key]
     return found
 

@@ -16,7 +16,7 @@ from strategy.base.budget import UNLIMITED
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch
 from strategy.bounds.layer_template import LayerTemplate
-from strategy.bounds.point import MICRO, SIZE
+from strategy.bounds.point import BYTES, OF_STEP, SIZE, FloatArray
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateName
 from strategy.layout.config import PlanConfig, Recompute
@@ -36,6 +36,12 @@ PRECISIONS = (Precision.FULL, Precision.BF16, Precision.FP8_CURRENT, Precision.F
 SPEEDUPS = {"bf16_speedup": 2.0, "fp16_speedup": 2.0, "fp8_speedup": 4.0, "mx_scales": True}
 BATCH = 16
 MOST_TRIES = 30
+ROUNDED = 8.0
+"""Nanoseconds by which sums of whole ones may be off."""
+SHARES = 64.0
+"""Bytes by which uneven shares of scales and the like may be."""
+MOST_SLACK = 1.5
+"""Inequalities that hold with less room are near to what there is."""
 QUOTAS = {
     "experts shared out": 0.3,
     "experts and tensor axis": 0.15,
@@ -46,6 +52,7 @@ QUOTAS = {
     "rows exchanged": 0.35,
     "tensor axis alone": 0.15,
     "half at least": 0.1,
+    "once per step, or with every micro-batch": 0.1,
 }
 
 
@@ -80,8 +87,28 @@ def check(rng: random.Random, exercised: list[str]) -> Iterator[str]:
             exercised.append("half at least")
         if least_ns > found.cut.inequality.least + model.layers:
             yield f"{config} of {model}: {least_ns} ns at least, {found.cut.inequality.least} found"
+        if not of_axes:
+            yield from (f"{config} of {model}: {said}" for said in refuted(rng, asked, config, forms, exercised))
         return
     yield "no mesh suits any model"
+
+
+def refuted(
+    rng: random.Random, asked: Request, config: PlanConfig, forms: ClosedForms, exercised: list[str]
+) -> Iterator[str]:
+    """The inequalities that do not hold where layouts are that cost least under random weights."""
+    weights = np.array([rng.choice((0.0, 1.0)) * 10 ** rng.uniform(-3, 1) for _ in range(SIZE)])
+    found = solved(asked, config, weights=weights, tensor_axis=False)
+    if found is None:
+        return
+    for inequality in forms.inequalities(config):
+        value = float(inequality.weights @ found.point)
+        off = SHARES if inequality.weights[BYTES].any() else max(inequality.weights.max(), 1.0) * ROUNDED
+        if value < inequality.least - off:
+            yield f"{inequality.weights} at {found.point} is {value}, not {inequality.least} or more"
+        of_step = bool(inequality.weights[OF_STEP].any())
+        if of_step and 0 < inequality.least < MOST_SLACK * value:
+            exercised.append("once per step, or with every micro-batch")
 
 
 def random_model(rng: random.Random) -> Model:
@@ -121,13 +148,15 @@ def random_request(rng: random.Random, model: Model) -> tuple[Request, PlanConfi
     return asked, PlanConfig(dp, tp, 1, micro_batch, count, schedule, ep=ep, recompute=recompute, **zero)
 
 
-def solved(asked: Request, config: PlanConfig, *, tensor_axis: bool) -> Chosen | None:
-    """The layouts of all that a micro-batch does that cost least; None where none are legal."""
+def solved(
+    asked: Request, config: PlanConfig, *, tensor_axis: bool, weights: FloatArray | None = None
+) -> Chosen | None:
+    """The layouts of all that a micro-batch does, or of what has weights, that cost least; None if none are legal."""
     short = shortened(asked.model)
     if short is None:
         raise InputError("a model without layers that repeat")
-    name, weights = TemplateName(config, tensor_axis), np.zeros(SIZE)
-    weights[MICRO] = all_of_micro_batch(asked.model.layers)[MICRO]
+    name = TemplateName(config, tensor_axis)
+    weights = all_of_micro_batch(asked.model.layers) if weights is None else weights
     template = LayerTemplate.named(name, asked, short, UNLIMITED)
     found = solve_template(name, template, weights, UNLIMITED)
     return found if isinstance(found, Chosen) else None

@@ -136,6 +136,7 @@ def test_no_closed_form_is_above_what_a_template_is_solved_to(cases: int, seed: 
 
 def test_the_campaign_finds_a_bound_that_is_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign.ClosedForms, "following_ns", lambda forms, config: 10**15)
+    monkeypatch.setattr(campaign.ClosedForms, "inequalities", lambda forms, config: [])
     outcome = campaign.run(1, seed=20)
     assert len(outcome.failures) == 1
     assert np.isfinite(outcome.cases)

@@ -19,7 +19,9 @@ from strategy.models.gpt import GptConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
+from strategy.space.rules import following_samples
 from strategy.space.short_model import shortened
+from tests.campaigns import closed_forms as campaign
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
@@ -76,9 +78,16 @@ def test_what_experts_have_is_exchanged_beside_the_axis_of_experts(
 
 def test_every_parameter_is_gathered_for_both_passes() -> None:
     asked = request(4, TRAINING, model=GPT, backend="cuda")
-    found = exchanged(least_work(asked).graph(CONFIG.recompute), by_expert=False)
+    one, two = least_work(asked).graphs(CONFIG.recompute)
+    found = exchanged(one, following_samples(two, 2), by_expert=False)
     matrices = [spec.shape for spec in found.gathered if len(spec.shape) == 2]
     assert len(matrices) == 2 * len([spec for spec in found.reduced if len(spec.shape) == 2]) > 0
+
+
+@pytest.mark.parametrize("seed", long_but([93004, 93013, 93027, 93031, 93042], 1))
+def test_what_is_whole_in_another_way_is_not_said_to_be_exchanged(seed: int) -> None:
+    """Routers that see all samples on every rank, and codes made of parameters that are gathered once."""
+    assert not campaign.run(1, seed).failures
 
 
 def test_nothing_is_exchanged_where_nothing_is_shared() -> None:
