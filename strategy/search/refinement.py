@@ -251,9 +251,9 @@ class Refinement:
         """What to ask next for the boxes that promise most, if any do."""
         found: list[tuple[Box, Question]] = []
         while len(found) < PROMISING and not self.budget.is_over():
-            taken = {id(box) for box, _ in found}
+            taken = {box for box, _ in found}
             axes = {box.axes for box, _ in found if box.level == 0}
-            likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns and id(box) not in taken]
+            likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns and box not in taken]
             likely = [box for box in likely if box.level or box.axes not in axes]
             promising = self.prospects.most_promising(likely, None if found else self.promising)
             if promising is not None and promising.promise[1] >= self.best_ns:
@@ -275,8 +275,8 @@ class Refinement:
         while sum(question.effort for _, question in found) < enough and left_to_raise and not self.budget.is_over():
             left_to_raise -= 1
             asked = {other.axes for other, _ in (*first, *found) if other.level == 0}
-            taken = {id(box) for box in (*passed_over, *(box for box, _ in (*first, *found)))}
-            others = [box for box in left if id(box) not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
+            taken = {*passed_over, *(box for box, _ in (*first, *found))}
+            others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
             others = [box for box in others if box.level or box.axes not in asked]
             if not others:
                 break

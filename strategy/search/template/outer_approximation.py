@@ -42,7 +42,7 @@ MOST = np.concatenate([np.full(BYTES.start, MOST_NS), np.full(SIZE - BYTES.start
 CLOSE = 1e-5
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 40
-MOST_KNOWN, PASSED = 6, 1e-6
+MOST_KNOWN, BINDING = 6, 1e-6
 """So many paths of other programs are tried first, of those that had more than such a share."""
 BEYOND, FORBIDDING = 10.0, 1e6
 """What it costs, in steps, to hold twice the memory that there is; and where nothing may be held beyond it."""
@@ -205,11 +205,11 @@ class _Program:
         values = [[variable.solution_value() for variable in point] for point in self.points]
         return self.step.solution_value(), np.sum(values, axis=0)
 
-    def passed(self) -> list[tuple[Path, FloatArray]]:
+    def binding_paths(self) -> list[tuple[Path, FloatArray]]:
         """The paths that the last solution has shares of."""
         if not self.has_prices:
             return []
-        return [(path, counts) for row, counts, path in self.paths if row.dual_value() < -PASSED]
+        return [(path, counts) for row, counts, path in self.paths if row.dual_value() < -BINDING]
 
     def mix(self) -> tuple[float, ...]:
         """Of every way, in the last solution."""
@@ -367,7 +367,7 @@ class OuterApproximation:
             if counts @ point <= step_ms * (1 + 1e-4) or len(program.paths) >= MOST_PATHS:
                 break
             program.add_path(path, counts)
-        self.paths.take(config, program.passed())
+        self.paths.take(config, program.binding_paths())
         weights = program.weights() / UNITS * UNITS[0]
         least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
         shares = program.mix()
