@@ -378,7 +378,8 @@ class Refinement:
         Before any of its points is known, the mixes are of what its tensor axis takes, with what is beside that.
         """
         points = [box.points.get(one.key, []) for one in self._templates(box, tensor_axis=False)]
-        weights, nearer = self._worth_asking(box, points, least_ns, nearer=box.stalled == 0), box.stalled == 0
+        nearer = box.stalled == 0
+        weights = self._worth_asking(box, points, least_ns, nearer=nearer)
         if nearer and box.within is not None and not any(points):
             shared = self.cuts.known_points(box)
             weights = box.within.mixed(box.config, shared).weights if all(shared) else weights
