@@ -43,6 +43,7 @@ class Announcements:
         self._waits = self._waits_served = 0
         self._joined = self._leaving = False
         self._last_joined = -1
+        self._blocked = 0
         self._registering: tuple[TensorKey, ...] | None = None
         self._step_since_s: float | None = None
         self._since_s = 0.0
@@ -69,11 +70,15 @@ class Announcements:
             self._waiting[tensor.key] = tensor
             self._tell()
 
-    def hurry(self) -> None:
-        """Somebody waits: what is listed must not wait for fuller buckets."""
+    def wait_for(self, over: threading.Event) -> None:
+        """Wait until a tensor is through: what is listed must not wait for fuller buckets."""
         with self.changed:
             self._waits += 1
+            self._blocked += 1
             self._tell()
+        over.wait()
+        with self.changed:
+            self._blocked -= 1
 
     def register(self, keys: Sequence[TensorKey]) -> None:
         """Wait until all ranks register the same."""
@@ -129,6 +134,10 @@ class Announcements:
     def is_waiting(self) -> bool:
         """Whether this rank has what others lack."""
         return bool(self._waiting)
+
+    def is_waited_for(self) -> bool:
+        """Whether the program of this rank waits for anything."""
+        return self._blocked > 0
 
     def say(self, *, check_finite: bool) -> Said:
         """What to bring into a round that begins now."""
@@ -232,6 +241,8 @@ class Announcements:
             raise InputError("the exchange is shut down", where="exchange", hint="call init() first")
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
+        self._blocked += 1
         self.changed.wait_for(lambda: condition() or self.failure is not None)
+        self._blocked -= 1
         if self.failure is not None:
             raise self.failure

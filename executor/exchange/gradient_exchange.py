@@ -35,7 +35,7 @@ from strategy.sbp.sbp import Reduce
 _CONTROL = 900
 _FIRST_TAG = 1
 _AWAKE_S = 0.02
-"""How long a transfer is looked at without a nap in between."""
+"""How long a transfer that the program waits for is looked at without a nap in between."""
 _BUSY_NAP_S = 1e-4
 _WAITING_NAP_S = 5e-4
 _IDLE_NAP_S = 4e-3
@@ -243,7 +243,7 @@ class GradientExchange:
         self._thread.join()
 
     def _announce(self, key: TensorKey, array: HostArray, callback: Callback | None) -> PendingTensor:
-        tensor = PendingTensor(key, array, callback, self._announcements.hurry)
+        tensor = PendingTensor(key, array, callback, self._announcements.wait_for)
         if self.settings.check_finite and array.dtype.kind not in "iub":
             tensor.finite = bool(np.isfinite(array).all())
         self._announcements.announce(tensor)
@@ -293,8 +293,13 @@ class GradientExchange:
                 announcements.wake.wait(self._idle_nap_s(time.monotonic() - moved_s))
 
     def _give_way(self, waited_s: float) -> None:
-        """Between two looks at transfers, which MPI moves on only while they are looked at; at first without a nap."""
-        time.sleep(0 if waited_s < _AWAKE_S else _BUSY_NAP_S)
+        """Between two looks at transfers, which MPI moves on only while they are looked at.
+
+        At first without a nap where the program waits; while it computes, the processor is its own: a wire goes on
+        with what lies in the socket's buffers.
+        """
+        awake = waited_s < _AWAKE_S and self._announcements.is_waited_for()
+        time.sleep(0 if awake else _BUSY_NAP_S)
 
     def _idle_nap_s(self, idle_s: float) -> float:
         """How long to sleep where nothing is under way; news of this rank end the nap, messages are seen after it."""

@@ -31,7 +31,7 @@ class PendingTensor:
         array: its values here; an all-reduce and a broadcast put the result in their place.
         callback: called with the result by the exchange's own thread, once, when the last fragment is there; it may
             announce, and must not wait.
-        on_wait: called when somebody begins to wait for it.
+        wait_for: waits until the event says that it is over; lets the exchange know meanwhile.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PendingTensor:
         key: TensorKey,
         array: HostArray,
         callback: Callable[[HostArray], None] | None,
-        on_wait: Callable[[], None],
+        wait_for: Callable[[threading.Event], None],
     ) -> None:
         self.key = key
         self.array = array
@@ -47,7 +47,7 @@ class PendingTensor:
         self.since_s = time.monotonic()
         self.fragments_left = 1
         self._callback = callback
-        self._on_wait = on_wait
+        self._wait_for = wait_for
         self._over = threading.Event()
         self._error: Exception | None = None
 
@@ -63,8 +63,7 @@ class PendingTensor:
             RunError: the exchange ended.
         """
         if not self._over.is_set():
-            self._on_wait()
-            self._over.wait()
+            self._wait_for(self._over)
         if self._error is not None:
             raise self._error
         return self.array
