@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.closed_forms import ClosedForms, is_shared
 from strategy.bounds.least_exchange import LayerExchange, exchange_of_layer, handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
@@ -47,8 +47,8 @@ GRAIN = 1 / 128
 SETTLED = 0.03
 """By this part what fits may take longer than what does not, for a box to be proposed."""
 ALL_SAVED, AGAIN_SAVED, FULL_SAVED = 2.5, 1.2, 1.05
-"""By these factors more is saved for the backward pass, as a rule of thumb, than has to be: where what was gathered is
-kept, where memory-bound ops are done again, and where whole layers are."""
+"""By these factors more is saved for the backward pass, as a rule of thumb, than has to be where several ranks share
+samples: where what was gathered is kept, where memory-bound ops are done again, and where whole layers are."""
 OUTSIDE_HELD = 2.0
 """Times what is saved outside of layers that is there at once, with its gradients."""
 SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
@@ -248,6 +248,7 @@ class Prospects:
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
         more = {Recompute.MEMORY_BOUND: AGAIN_SAVED, Recompute.FULL: FULL_SAVED}.get(config.recompute, ALL_SAVED)
+        more = more if is_shared(config) else 1.0
         behind = OUTSIDE_HELD * self.saved_outside * config.micro_batch / (config.tp * config.cp)
         layer = parameters * config.pp / request.model.layers
         passing = (GATHERED_HELD if config.zero_stage == 3 else GRADIENT_HELD) * layer
