@@ -49,6 +49,8 @@ SETTLED = 0.03
 ALL_SAVED, AGAIN_SAVED, FULL_SAVED = 2.5, 1.2, 1.05
 """By these factors more is saved for the backward pass, as a rule of thumb, than has to be where several ranks share
 samples: where what was gathered is kept, where memory-bound ops are done again, and where whole layers are."""
+ROUGH = 1.15
+"""By this factor more may be held by these rules of thumb than there is, before a box is thought to be too full."""
 OUTSIDE_HELD = 2.0
 """Times what is saved outside of layers that is there at once, with its gradients."""
 SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
@@ -260,7 +262,7 @@ class Prospects:
         if config.tp > inside or not box.level or not self.are_axes_shared:  # else bounds count what layers send
             layer_ns = self._sent_ns(config) + self._dispatched_ns(config)
             computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
-        crowded = max(1.0, held / request.memory_limit_bytes) ** 2
+        crowded = max(1.0, held / (ROUGH * request.memory_limit_bytes)) ** 2
         hides = Overlap.of(cluster).allowed
         exchange_ns = (
             self.forms.exchange_ns(self.forms.timed(config)) if box.counts_exchanges else self._exchange_ns(config)
