@@ -32,7 +32,7 @@ from strategy.search.template.answers import Proposed
 from strategy.search.template.likely_memory import likely_rows
 from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import between_places, pipelined
-from strategy.space.axis_orders import placements_of
+from strategy.space.axis_orders import placements_of, unlike_stages
 from strategy.space.request import Request
 from strategy.space.short_model import MIDDLE
 
@@ -65,6 +65,8 @@ STAY = 0.03
 """By this part more may be thought of the box that is being looked at than of another, which would be begun anew."""
 COSTLY, COSTLY_IN_A_HURRY = 0.05, 0.5
 """By this part what has a template of two axes beside the data axis has to promise more to be looked at first."""
+ACROSS = 1.2
+"""By this factor a box is thought to take longer some of whose stages lie across nodes and others within, at first."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
 
@@ -88,6 +90,9 @@ class Prospects:
         self.costly = COSTLY
         self.dispatched_ns: dict[object, float] = {}
         """What one exchange between a layer's ranks and experts takes, for a micro-batch."""
+        self.across: dict[object, float] = {}
+        """Mesh -> by which factor boxes take longer than their bounds count, which know the first stage's nodes alone:
+        1 where all stages share nodes alike."""
         self.too_many: dict[object, int] = {}
         """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
 
@@ -155,6 +160,8 @@ class Prospects:
             proposal = LayoutProposal(found, answer.signatures, answer.deep_ops, answer.keeps)
             self.known.proposals.append(proposal)
             least_ns = min(least_ns, found.step_ns)
+            if self._across(one) > 1.0:
+                self.across[_of_mesh(one)] = max(1.0, found.step_ns / within.step_ns(one, point))
             if self.known.fits(request, proposal):
                 fitting_ns = min(fitting_ns, found.step_ns)
             held = self.known.margin(one) * max(found.peak_bytes)
@@ -225,7 +232,8 @@ class Prospects:
         What is bounded in memory takes what it takes in the memory that is left in truth, by all cuts so far.
         """
         too_many = self.too_many.get(_of_memory(box.configs[0]), math.inf) <= box.configs[0].micro_batch
-        state: object = too_many, box.bound_ns
+        across = self._across(box.configs[0])
+        state: object = too_many, across, box.bound_ns
         if box.within is not None:
             by_schedule = {config.schedule: config for config in box.configs}
             state = state, box.within.count, tuple(self._crowding(box, one) for one in by_schedule.values())
@@ -237,8 +245,15 @@ class Prospects:
             else:
                 likely_ns, crowded = self._crowded(box, math.inf)
                 guess_ns = likely_ns if crowded is not None else UNLIKELY * box.bound_ns
-            box.promise = state, UNLIKELY * guess_ns if too_many else guess_ns
+            box.promise = state, across * (UNLIKELY * guess_ns if too_many else guess_ns)
         return box.promise[1]
+
+    def _across(self, config: PlanConfig) -> float:
+        """How much longer a configuration is thought to take as some of its stages lie across nodes."""
+        key = _of_mesh(config)
+        if key not in self.across:
+            self.across[key] = ACROSS if len(unlike_stages(self.request.cost.cluster, config)) > 1 else 1.0
+        return self.across[key]
 
     def _guess_ns(self, box: Box) -> float:
         """By a rule of thumb."""
@@ -366,6 +381,11 @@ def _of_memory(config: PlanConfig) -> object:
     """What decides on the memory that a sample takes."""
     shared = config.zero_stage, config.zero_group
     return config.dp, config.ep, config.tp, config.cp, config.pp, *shared, config.recompute
+
+
+def _of_mesh(config: PlanConfig) -> object:
+    """What decides on which ranks of a stage share nodes."""
+    return config.mesh, config.pp, config.strides
 
 
 def _share_of_experts(graph: Graph) -> float:

@@ -70,9 +70,25 @@ def _in_order(shape: Shape) -> tuple[int, ...]:
 
 def _sharing(cluster: Cluster, config: PlanConfig, strides: tuple[int, ...]) -> bytes:
     """Which coordinates share a node, whichever node it is."""
-    nodes = ranks_of(replace(config, strides=strides)).ravel() // cluster.devices_per_node
+    return _relabelled(ranks_of(replace(config, strides=strides)).ravel() // cluster.devices_per_node)
+
+
+def _relabelled(nodes: npt.NDArray[np.int64]) -> bytes:
+    """Nodes by the order in which they come first."""
     _, first, inverse = np.unique(nodes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].tobytes()
+
+
+def unlike_stages(cluster: Cluster, config: PlanConfig) -> tuple[Placement, ...]:
+    """The first stage, and of those whose ranks share nodes in other ways the first of each kind.
+
+    Where a stage is no whole number of nodes, nor a node one of stages, some lie in one node and others across two.
+    """
+    found: dict[bytes, Placement] = {}
+    for stage in placements_of(config):
+        nodes = np.array(stage.devices) // cluster.devices_per_node
+        found.setdefault(_relabelled(nodes), stage)
+    return tuple(found.values())
 
 
 def placements_of(config: PlanConfig) -> tuple[Placement, ...]:

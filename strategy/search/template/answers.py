@@ -18,14 +18,15 @@ from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.graph.signature import Signature
 from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import lay_out
+from strategy.layout.convert import Converter, lay_out
 from strategy.models import Model
+from strategy.sbp.placement import Placement
 from strategy.search.template.layer_mix import Seam, seam_of
-from strategy.search.template.parts import ModelParts, parts_of
+from strategy.search.template.parts import ModelParts, parts_of, slowest_parts
 from strategy.search.template.stages import Messages, stage_messages
 from strategy.search.template.template_solve import solve_template
 from strategy.search.template.tied_messages import NOT_TIED, TiedMessages, tied_messages
-from strategy.space.axis_orders import placements_of
+from strategy.space.axis_orders import placements_of, unlike_stages
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.problem_builder import Weighing
 from strategy.space.request import Request
@@ -158,15 +159,22 @@ class Templates:
     def _proposed(self, config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature]) -> Proposed:
         """The layouts of a template, with what is to be known of them."""
         graph, cost = space.graph, self.request.cost
-        layout = lay_out(graph, space.stages, signatures, space.converter)
-        parts = parts_of(graph, layout, arrange(graph, layout, space.pipeline), cost)
         placements = placements_of(config)
+        stages = space.stages.placements if cost.cluster.groups else unlike_stages(cost.cluster, config)
+        parts = slowest_parts([self._parts(space, signatures, stage) for stage in stages])
         messages = stage_messages(space, signatures, cost, placements)
         tied = tied_messages(space, signatures, cost, placements)
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
         seam = seam_of(graph, space.stages, signatures)
         return Proposed(signatures, parts, messages, deep_ops, seam, bool(config.kept_layers), tied)
+
+    def _parts(self, space: SearchSpace, signatures: Mapping[str, Signature], stage: Placement) -> ModelParts:
+        """The parts as they are on the ranks of a stage."""
+        graph, cost, stages = space.graph, self.request.cost, replace(space.stages, placements=(stage,))
+        converter = space.converter if stages == space.stages else Converter(cost, (stage,))
+        layout = lay_out(graph, stages, signatures, converter)
+        return parts_of(graph, layout, arrange(graph, layout, space.pipeline), cost)
 
     def of(self, name: TemplateName, budget: Budget) -> LayerTemplate:
         """The template of a name.

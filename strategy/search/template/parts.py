@@ -6,7 +6,7 @@ layers, the *middle* one is any layer between, the *last* one is its last layer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from strategy.base.units import to_ns
@@ -102,6 +102,16 @@ def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostM
         found[at[op.name]].add(name, to_ns(cost.seconds(features)))
     _hold(graph, layout, arrangement, at, found, apart, overlaps=cost.cluster.overlaps)
     return ModelParts(*(each.freeze() for each in found))
+
+
+def slowest_parts(models: Sequence[ModelParts]) -> ModelParts:
+    """The most that each part takes and holds, of the same model on several stages."""
+    names = [each.name for each in fields(LayerPart)]
+
+    def most(parts: Sequence[LayerPart]) -> LayerPart:
+        return LayerPart(*(max(getattr(part, name) for part in parts) for name in names))
+
+    return ModelParts(*(most([getattr(one, each.name) for one in models]) for each in fields(ModelParts)))
 
 
 class _Sum:

@@ -14,6 +14,7 @@ from strategy.hardware.presets import PRESETS
 from strategy.layout.config import Recompute
 from strategy.models.decoder import DecoderConfig
 from strategy.passes.training import Training
+from strategy.search.prospects import ACROSS, Prospects
 from strategy.search.refinement import Refinement
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
@@ -37,6 +38,19 @@ def test_experts_on_other_nodes_are_thought_to_take_longer_than_those_on_the_sam
     boxes = [box for box in found.boxes if box.config.recompute is Recompute.NONE]
     promised = {box.config.ep: found.prospects._promise(box) / box.bound_ns for box in boxes}
     assert promised[1] < promised[2] < promised[8] < 0.8 * promised[16]
+
+
+def test_stages_across_nodes_are_thought_to_take_longer_until_proposals_tell() -> None:
+    found = refinement(tp=1, micro_batch=4, zero_stage=0)
+    across = {box.config.pp: found.prospects._across(box.config) for box in found.boxes}
+    assert set(across.values()) == {1.0}
+    cluster = replace(PRESETS["dgx-h100"], name="dgx-h100:3", nodes=3)
+    request = replace(found.request, training=Training(48), cost=CostModel(cluster, {}), pins=Pins(dp=6, pp=4))
+    prospects = Prospects(request, found.work, found.cuts.forms)
+    groups = mesh_groups(request, found.cuts.forms.work_bounds_ns)
+    configs = [config for group in groups for config in group.configs if not config.strides]
+    assert configs
+    assert {prospects._across(config) for config in configs} == {ACROSS}
 
 
 def test_in_a_hurry_layouts_are_asked_for_at_once() -> None:

@@ -18,7 +18,7 @@ from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.program.program import ActKind
-from strategy.space.axis_orders import axis_orders, placements_of, ranks_of, strides_of
+from strategy.space.axis_orders import axis_orders, placements_of, ranks_of, strides_of, unlike_stages
 from strategy.space.candidates import candidates_of
 from tests.support.small_plans import cluster, request
 
@@ -93,6 +93,13 @@ def test_every_sharing_of_nodes_is_there_once() -> None:
         assert len(found) <= math.factorial(len(sizes))
         several += len(found) > 1
     assert several > 30
+
+
+def test_stages_of_half_and_whole_nodes_share_them_alike_and_others_do_not() -> None:
+    firsts = {}
+    for dp, tp, pp in ((2, 2, 6), (8, 2, 3), (3, 2, 8), (4, 3, 4)):
+        firsts[dp, tp, pp] = [stage.devices[0] for stage in unlike_stages(on_nodes(6, 8), config(dp, tp, pp))]
+    assert firsts == {(2, 2, 6): [0], (8, 2, 3): [0], (3, 2, 8): [0, 6, 12], (4, 3, 4): [0, 12]}
 
 
 @pytest.mark.parametrize("strides", [(4, 2), (1, 1, 1), (0, 2, 1), (1, 2, 4, 8), (2, 1, 1)])
