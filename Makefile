@@ -52,6 +52,7 @@ $(STAMP): pyproject.toml experiments/entry.py
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[mpich,notebooks,trainers,dev]'
 	$(VENV)/bin/python -m strategy.ilp.solve.warm
 	$(VENV)/bin/python -m strategy.layout.warm
+	$(VENV)/bin/python -m strategy.graph.warm
 	$(VENV)/bin/python -m simulator.warm
 	@touch $(STAMP)
 

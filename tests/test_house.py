@@ -471,7 +471,8 @@ STARTS = (
 )
 """The command, the front end, the search that programs pass to it, the exchange of a loop of one's own, and C's."""
 RUN = (
-    *("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.jobs.blocks"),
+    *("strategy.ilp.solve.warm", "strategy.layout.warm", "strategy.graph.warm", "simulator.warm"),
+    "experiments.jobs.blocks",
     *("executor.exchange.c_interface.build", "executor.gpu_acceptance.__main__"),
     *("strategy.trainers.applied", "strategy.trainers.applied.dtensor", "strategy.trainers.applied.jax_arrays"),
 )

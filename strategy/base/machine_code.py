@@ -1,7 +1,7 @@
 """Machine code of the hot loops: made by numba, without the lock of the interpreter, and kept on disk.
 
-Sums keep their order, so that the same inputs give the same bits; only NaN and the sign of zero are given up, which no
-loop here relies on and which lets minima be taken by vector instructions.
+Unless a loop says otherwise, sums keep their order, so that the same inputs give the same bits; only NaN and the sign
+of zero are given up, which no such loop relies on and which lets minima be taken by vector instructions.
 
 What is kept on disk is machine code in pickles: who can write there can run code as whoever reads it. So a cache is
 used only in a folder of the user's own that nobody else can write to: numba's, where the user has named one; beside the
@@ -38,7 +38,7 @@ def machine_code(function: Callable[..., Any], **options: Any) -> Any:
     """
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
         raise EnvironmentLacks("numba's compiler is switched off and is needed; unset NUMBA_DISABLE_JIT")
-    found = njit(nogil=True, error_model="numpy", fastmath={"nnan", "nsz"}, **options)(function)
+    found: Any = njit(nogil=True, error_model="numpy", **{"fastmath": {"nnan", "nsz"}, **options})(function)
     if cache_folder(Path(getfile(function)).parent) is not None:
         found._cache = _Cache(function)  # type: ignore[no-untyped-call]
     return found

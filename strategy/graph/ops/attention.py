@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from strategy.graph.graph import Attrs
+from strategy.graph.ops import row_kernels
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.heads import (
@@ -30,18 +31,22 @@ from strategy.graph.ops.heads import (
     head_widths,
     heads_of,
     heads_scratch,
+    hide,
     is_packed,
     key_split,
     lse_of,
-    masked_scores,
     packed_heads,
     pairs_of,
     query_blocks,
+    samples_at_once,
+    scores_of,
+    seen_by,
     separate_examples,
     separate_heads,
     write_keys,
     write_queries,
 )
+from strategy.graph.ops.machine_coded import as_machine_code
 from strategy.graph.ops.scratch import ScratchSizes
 from strategy.graph.ops.traits import Attention, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, P, Sbp
@@ -49,16 +54,17 @@ from strategy.sbp.tensor import DType, TensorSpec
 
 
 def by_samples(run: Callable[[Call], None]) -> Callable[[Call], None]:
-    """The meaning of an op on samples: one after another with NumPy, so that a cache holds the scores of one."""
+    """The meaning of an op on samples: few at once with NumPy, so that a cache holds the scores of these."""
 
     def act(call: Call) -> None:
         samples = call.inputs[0].shape[0]
         if call.xp is not np or samples < 2 or has_sinks(call.attrs):
             run(call)
             return
-        for number in range(samples):
-            one = slice(number, number + 1)
-            inputs, outputs = (tuple(array[one] for array in group) for group in (call.inputs, call.outputs))
+        at_once = samples_at_once(call.inputs, call.attrs)
+        for first in range(0, samples, at_once):
+            some = slice(first, first + at_once)
+            inputs, outputs = (tuple(array[some] for array in group) for group in (call.inputs, call.outputs))
             run(replace(call, inputs=inputs, outputs=outputs))
 
     return act
@@ -67,17 +73,29 @@ def by_samples(run: Callable[[Call], None]) -> Callable[[Call], None]:
 def mixed_values(call: Call, heads: Heads) -> tuple[Array, Array]:
     """The values that every query sees, weighted: [b, n, c s, e], and the log-sum-exp of its scores, [b, n, c s]."""
     xp = call.xp
-    q = copied_queries(call, "q", heads.q)
+    q = copied_queries(call, "q", heads.q, heads.scoring.scale)
     k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
-    probs = masked_scores(call, heads, q, k)
-    top = probs.max(axis=-1, keepdims=True)
-    probs -= top
-    xp.exp(probs, out=probs)
-    total = probs.sum(axis=-1, keepdims=True)
+    probs = scores_of(call, heads, q, k)
+    top, total = _weigh(call, heads, probs)
     mixed = call.workspace.get("mixed", (*q.shape[:-1], v.shape[-1]), q.dtype)
     xp.matmul(probs, v, out=mixed)
     mixed /= total
     return mixed, (xp.log(total) + top)[..., 0]
+
+
+def _weigh(call: Call, heads: Heads, scores: Array) -> tuple[Array, Array]:
+    """Rewrites scores to exp(score - top); gives the largest score of every row, `top`, and the sum: [.., rows, 1]."""
+    xp = call.xp
+    if as_machine_code(xp, (scores,)):
+        top, total = (call.workspace.get(name, (*scores.shape[:-1], 1), scores.dtype) for name in ("top", "total"))
+        rows = scores.reshape(-1, scores.shape[-1])
+        row_kernels.weigh_rows(rows, *seen_by(heads), total.reshape(-1), top.reshape(-1))
+        return top, total
+    hide(call, heads, scores)
+    top = scores.max(axis=-1, keepdims=True)
+    scores -= top
+    xp.exp(scores, out=scores)
+    return top, scores.sum(axis=-1, keepdims=True)
 
 
 @by_samples
@@ -118,19 +136,16 @@ def backward(
     and `delta` are [b, n, c s], `dout` is [b, n, c s, e]; `targets` are views of the gradients.
     """
     xp = call.xp
-    q = copied_queries(call, "q", heads.q)
+    q = copied_queries(call, "q", heads.q, heads.scoring.scale)
     k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
     slope = call.workspace.get("slope", (*q.shape[:-1], k.shape[2]), q.dtype) if heads.scoring.softcap else None
-    probs = masked_scores(call, heads, q, k, slope)
-    probs -= normaliser[..., None]
-    xp.exp(probs, out=probs)
+    probs = scores_of(call, heads, q, k, slope)
+    ds = call.workspace.get("ds", probs.shape, probs.dtype)
+    xp.matmul(dout, v.transpose(0, 1, 3, 2), out=ds)
+    _weigh_again(call, heads, probs, ds, normaliser, delta)
     by_value = call.workspace.get("by_value", v.shape, v.dtype)
     xp.matmul(probs.transpose(0, 1, 3, 2), dout, out=by_value)
     write_keys(targets.v, heads, by_value, add=add)
-    ds = call.workspace.get("ds", probs.shape, probs.dtype)
-    xp.matmul(dout, v.transpose(0, 1, 3, 2), out=ds)
-    ds -= delta[..., None]
-    ds *= probs
     if slope is not None:
         ds *= slope
     by_key = call.workspace.get("by_key", k.shape, k.dtype)
@@ -140,6 +155,19 @@ def backward(
     xp.matmul(ds, k, out=by_query)
     by_query *= heads.scoring.scale
     write_queries(targets.q, heads, by_query)
+
+
+def _weigh_again(call: Call, heads: Heads, scores: Array, slopes: Array, normaliser: Array, delta: Array) -> None:
+    """Rewrites scores to p = exp(score - normaliser), and slopes to (slope - delta) p."""
+    if as_machine_code(call.xp, (scores,)):
+        rows, by_row = (-1, scores.shape[-1]), [np.ascontiguousarray(x).reshape(-1) for x in (normaliser, delta)]
+        row_kernels.weigh_rows_again(scores.reshape(rows), slopes.reshape(rows), *seen_by(heads), *by_row)
+        return
+    hide(call, heads, scores)
+    scores -= normaliser[..., None]
+    call.xp.exp(scores, out=scores)
+    slopes -= delta[..., None]
+    slopes *= scores
 
 
 def gradient_heads(call: Call) -> Heads:

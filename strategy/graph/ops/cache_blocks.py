@@ -3,16 +3,20 @@
 A pass over an array that no cache holds takes as long as memory gives it; with NumPy every operation is a pass. So an
 act is run on blocks of its rows that a core's own cache holds, one after another (Lam, Rothberg and Wolf 1991,
 "The cache performance and optimizations of blocked algorithms"). Other array modules fuse or have no such cache.
+A meaning may bring a `kernel`, which does the same to flat arrays in one pass, for acts that run as machine code.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from strategy.graph.ops.base import Array, Call
+from strategy.graph.ops.machine_coded import as_machine_code, run_contiguous
+from strategy.sbp.tensor import Shape
 
 Run = Callable[[Call], None]
 
@@ -22,12 +26,18 @@ LEAST_ELEMENTS = 1 << 18
 """Of an array that is cut: a core's own cache holds smaller ones anyhow."""
 
 
-def by_elements(run: Run) -> Run:
+def by_elements(run: Run, kernel: Run | None = None) -> Run:
     """The meaning of an op all of whose tensors have one shape, but for scalars, element by element."""
 
     def act(call: Call) -> None:
         arrays = (*call.inputs, *call.outputs, *call.updates)
         shape = arrays[0].shape
+        if kernel is not None and as_machine_code(call.xp, arrays):
+            groups = (call.inputs, call.outputs, call.updates)
+            run_contiguous(
+                kernel, call, *([(a.size,) if a.shape == shape else a.shape for a in group] for group in groups)
+            )
+            return
         whole = [array for array in arrays if array.shape != ()]
         if call.xp is not np or arrays[0].size < LEAST_ELEMENTS or not _lie_flat(whole, [shape] * len(whole)):
             run(call)
@@ -44,17 +54,32 @@ def by_elements(run: Run) -> Run:
     return act
 
 
-def by_rows(reads: str, writes: str) -> Callable[[Run], Run]:
+def on_operands(kernel: Callable[..., None]) -> Run:
+    """The kernel of an act that takes inputs, then outputs, and nothing else."""
+    return lambda call: kernel(*call.inputs, *call.outputs)
+
+
+def by_rows(reads: str, writes: str, kernel: Run | None = None) -> Callable[[Run], Run]:
     """The meaning of an op that treats every row by itself, and may add something up over all rows.
 
     Args:
         reads: a letter for each operand that may be there: `x` is [..., d], `s` is [...], others are given whole.
         writes: the same for results; `t` is a total over all rows.
+        kernel: is given x as [rows, d] and s as [rows].
     """
 
     def decorate(run: Run) -> Run:
         def act(call: Call) -> None:
             shape = call.inputs[0].shape
+            if kernel is not None and as_machine_code(call.xp, (*call.inputs, *call.outputs)):
+                rows = math.prod(shape[:-1])
+
+                def flat(forms: str, arrays: Sequence[Array]) -> list[Shape]:
+                    cut = {"x": (rows, shape[-1]), "s": (rows,)}
+                    return [cut.get(form, array.shape) for form, array in zip(forms, arrays, strict=False)]
+
+                run_contiguous(kernel, call, flat(reads, call.inputs), flat(writes, call.outputs))
+                return
             forms = [*zip(reads, call.inputs, strict=False), *zip(writes, call.outputs, strict=True)]
             cut = [(form, array) for form, array in forms if form in "xs"]
             wanted = [shape if form == "x" else shape[:-1] for form, _ in cut]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategy.graph.graph import Attrs
+from strategy.graph.ops import row_kernels
 from strategy.graph.ops.base import (
     Array,
     AxisSignature,
@@ -27,6 +28,7 @@ from strategy.graph.ops.base import (
     split_letters,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.machine_coded import as_machine_code
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -98,6 +100,10 @@ def _run_grad(call: Call) -> None:
     before, after = grad.shape[:axis], grad.shape[axis + indices.ndim :]
     slices = grad.reshape(*before, local.size, *after)
     dx[...] = 0
+    if not before and dx.flags.c_contiguous and as_machine_code(xp, (grad, dx)):
+        terms = np.ascontiguousarray(slices).reshape(local.size, -1)
+        row_kernels.add_rows(terms, local.astype(np.int64), dx.reshape(dx.shape[0], -1))
+        return
     add = _add_rows if xp is np else xp.add.at
     add(xp.moveaxis(dx, axis, 0), local[mine], xp.moveaxis(slices, axis, 0)[mine])
 

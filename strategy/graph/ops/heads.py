@@ -20,7 +20,7 @@ Queries may be split while keys and values are whole: a rank finds its positions
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +33,8 @@ from strategy.sbp.tensor import DType, TensorSpec
 
 _QUERIES = 64
 """Of a block; smaller ones skip more of what is hidden, and multiply more slowly."""
+_SCORES = 1 << 18
+"""Of a block, over as many samples as are taken at once: a mebibyte of float32."""
 HIDDEN = -1e30
 """Added to the score of a hidden key: finite, so that a piece of the keys that a query does not see has a maximum."""
 
@@ -144,11 +146,11 @@ def heads_of(call: Call, operands: tuple[Array, ...]) -> Heads:
     return separate_heads(call, q, k, v, visible)
 
 
-def copied_queries(call: Call, name: str, x: Array) -> Array:
-    """[b, s, n, c, d] -> contiguous [b, n, c s, d], which matrix products want."""
+def copied_queries(call: Call, name: str, x: Array, scale: float = 1.0) -> Array:
+    """[b, s, n, c, d] -> contiguous [b, n, c s, d], which matrix products want, by the scale."""
     b, s, n, c, d = x.shape
     out = call.workspace.get(name, (b, n, c, s, d), x.dtype)
-    out[...] = x.transpose(0, 2, 3, 1, 4)
+    call.xp.multiply(x.transpose(0, 2, 3, 1, 4), scale, out=out)
     return out.reshape(b, n, c * s, d)
 
 
@@ -162,7 +164,7 @@ def copied_keys(call: Call, name: str, heads: Heads, x: Array) -> Array:
 
 
 def heads_scratch(inputs: Specs, out: TensorSpec, attrs: Attrs, *, backward: bool, pairs: int = 1) -> ScratchSizes:
-    """What `copied_queries`, `copied_keys`, `masked_scores` and attention over them ask for, with all queries at once.
+    """What `copied_queries`, `copied_keys`, `scores_of` and attention over them ask for, with all queries at once.
 
     Of `inputs` the first are the operands, `out` is [b, s, h, e]; one run for every head is counted, of which key heads
     that are shared make fewer. Where attention comes in `pairs` of pieces, those of all pairs are no larger together.
@@ -210,16 +212,26 @@ def query_blocks(call: Call, heads: Heads) -> Iterator[tuple[slice, Heads]]:
         )
 
 
-def masked_scores(call: Call, heads: Heads, q: Array, k: Array, slope: Array | None = None) -> Array:
-    """q k^T by the scale, below the cap, with hidden keys far below: [b, n, c s, t]. Scales q in place.
+def samples_at_once(operands: Sequence[Array], attrs: Attrs) -> int:
+    """Of how many samples a block of queries has about `_SCORES` scores; one at least.
 
-    `slope`, if given, is filled with that of the cap.
+    Behind the operands there may be what the backward pass reads.
+    """
+    _, s, *heads, _ = operands[0].shape
+    h, t = (heads[0] * (heads[1] - 2), s) if len(heads) > 1 else (heads[0], operands[1].shape[1])
+    queries = min(s, _QUERIES) if int_attr(attrs, "causal") else s
+    return max(1, _SCORES // max(1, int(h * queries * t)))
+
+
+def scores_of(call: Call, heads: Heads, q: Array, k: Array, slope: Array | None = None) -> Array:
+    """q k^T below the cap, with keys that are not visible far below: [b, n, c s, t]; the scale is in q.
+
+    `slope`, if given, is filled with that of the cap. What is causal is not looked at (see `hide`).
     """
     xp = call.xp
     b, n, rows, _ = q.shape
     t = k.shape[2]
     scores = call.workspace.get("scores", (b, n, rows, t), q.dtype)
-    q *= heads.scoring.scale
     xp.matmul(q, k.transpose(0, 1, 3, 2), out=scores)
     if heads.scoring.softcap:
         scores *= 1.0 / heads.scoring.softcap
@@ -228,14 +240,24 @@ def masked_scores(call: Call, heads: Heads, q: Array, k: Array, slope: Array | N
             xp.multiply(scores, scores, out=slope)
             xp.subtract(1.0, slope, out=slope)
         scores *= heads.scoring.softcap
-    if heads.causal:
-        s = heads.q.shape[1]
-        by_query = scores.reshape(b, n, rows // s, s, t)
-        name = f"unseen {heads.first_query - heads.first_key} {s} {t}"
-        by_query += call.workspace.constant(name, (s, t), q.dtype, lambda: _unseen(call, heads, s, t))
     if heads.visible is not None:
         scores += xp.where(heads.visible == 0, HIDDEN, 0.0).astype(q.dtype)[:, None, None, :]
     return scores
+
+
+def hide(call: Call, heads: Heads, scores: Array) -> None:
+    """Push far below what a causal mask, or a window, hides."""
+    if heads.causal:
+        (b, n, rows, t), s = scores.shape, heads.q.shape[1]
+        by_query = scores.reshape(b, n, rows // s, s, t)
+        name = f"unseen {heads.first_query - heads.first_key} {s} {t}"
+        by_query += call.workspace.constant(name, (s, t), scores.dtype, lambda: _unseen(call, heads, s, t))
+
+
+def seen_by(heads: Heads) -> tuple[int, int, int]:
+    """Which keys each query sees, as `row_kernels` are told: queries, keys ahead of the first one, the window."""
+    ahead = heads.first_query - heads.first_key if heads.causal else heads.k.shape[1]
+    return heads.q.shape[1], ahead, heads.scoring.window
 
 
 def _unseen(call: Call, heads: Heads, s: int, t: int) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 
 from strategy.base.errors import InputError
 from strategy.graph.graph import Attrs
+from strategy.graph.ops import row_kernels
 from strategy.graph.ops.base import (
     Array,
     AxisSignature,
@@ -29,7 +30,7 @@ from strategy.graph.ops.base import (
     linear_in,
     shapes,
 )
-from strategy.graph.ops.cache_blocks import by_rows
+from strategy.graph.ops.cache_blocks import by_rows, on_operands
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.scratch import scratch_like
 from strategy.graph.ops.traits import PrecisionClass
@@ -60,7 +61,7 @@ def _signatures_sum_exp(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int)
     return [*rows, AxisSignature((Split(len(rows)), B), (P,))]
 
 
-@by_rows("xs", "s")
+@by_rows("xs", "s", on_operands(row_kernels.sum_exp))
 def _run_sum_exp(call: Call) -> None:
     xp, (logits, top), out = call.xp, call.inputs, call.outputs[0]
     shifted = call.workspace.get("shifted", logits.shape, logits.dtype)
@@ -92,7 +93,12 @@ def _signatures_sum_exp_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts:
     return [*rows, AxisSignature((classes, B, B), (classes,)), linear_in([2], 3)]
 
 
-@by_rows("xss", "x")
+def _sum_exp_grad_by_kernel(call: Call) -> None:
+    (logits, top, grad), out = call.inputs, call.outputs[0]
+    row_kernels.exp_rows(logits, top, grad, np.float32(0), out, not np.may_share_memory(logits, out))
+
+
+@by_rows("xss", "x", _sum_exp_grad_by_kernel)
 def _run_sum_exp_grad(call: Call) -> None:
     xp, (logits, top, grad), out = call.xp, call.inputs, call.outputs[0]
     xp.subtract(logits, top[..., None], out=out)
@@ -168,22 +174,42 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
     return [*rows, AxisSignature((classes, B, B, *rest), (classes,)), *linear]
 
 
-@by_rows("xssg", "x")
-def _run_grad(call: Call) -> None:
-    """softmax(logits) - target in valid rows, zero in others; target = (1 - s) onehot(label) + s / classes."""
-    xp, (logits, labels, lse, *grad), dlogits = call.xp, call.inputs, call.outputs[0]
-    rows, columns, valid = _own_labels(call, labels)
+def _write_probabilities(call: Call) -> None:
+    """exp(logits - lse) - s / classes into the gradient."""
+    (logits, _, lse, *_), dlogits = call.inputs, call.outputs[0]
     smoothing = float_attr(call.attrs, "label_smoothing")
-    xp.subtract(logits, lse[..., None], out=dlogits)
-    xp.exp(dlogits, out=dlogits)
+    share = smoothing / int_attr(call.attrs, "classes")
+    call.xp.subtract(logits, lse[..., None], out=dlogits)
+    call.xp.exp(dlogits, out=dlogits)
     if smoothing:
-        dlogits -= smoothing / int_attr(call.attrs, "classes")
-    flat = as_rows(dlogits)
-    flat[rows, columns] -= 1 - smoothing
-    if not valid.all():
-        flat[~valid] = 0
-    for factor in grad:
-        dlogits *= factor
+        dlogits -= share
+
+
+def _write_probabilities_by_kernel(call: Call) -> None:
+    (logits, _, lse, *_), dlogits = call.inputs, call.outputs[0]
+    share = float_attr(call.attrs, "label_smoothing") / int_attr(call.attrs, "classes")
+    ones = call.workspace.constant("ones", lse.shape, lse.dtype, lambda: np.ones_like(lse))
+    row_kernels.exp_rows(logits, lse, ones, np.float32(share), dlogits, not np.may_share_memory(logits, dlogits))
+
+
+def _less_targets(write_probabilities: Callable[[Call], None]) -> Callable[[Call], None]:
+    """softmax(logits) - target in valid rows, zero in others; target = (1 - s) onehot(label) + s / classes."""
+
+    def run(call: Call) -> None:
+        (_, labels, _, *grad), dlogits = call.inputs, call.outputs[0]
+        rows, columns, valid = _own_labels(call, labels)
+        write_probabilities(call)
+        flat = as_rows(dlogits)
+        flat[rows, columns] -= 1 - float_attr(call.attrs, "label_smoothing")
+        if not valid.all():
+            flat[~valid] = 0
+        for factor in grad:
+            dlogits *= factor
+
+    return run
+
+
+_run_grad = by_rows("xssg", "x", _less_targets(_write_probabilities_by_kernel))(_less_targets(_write_probabilities))
 
 
 def _flop_4(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:

@@ -11,7 +11,10 @@ bias are partial over whatever other dim is split. Statistics of half precision 
 
 from __future__ import annotations
 
+import numpy as np
+
 from strategy.graph.graph import Attrs
+from strategy.graph.ops import row_kernels
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
 from strategy.graph.ops.cache_blocks import by_rows
 from strategy.graph.ops.gradient import GradientBuilder
@@ -51,7 +54,25 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
     return [*found, AxisSignature((B, P, P), (P, B, B))]
 
 
-@by_rows("xdd", "xss")
+def _by_kernel(call: Call) -> None:
+    row_kernels.layer_norm(*call.inputs, np.float32(epsilon_of(call.attrs)), *call.outputs)
+
+
+def _grad_by_kernel(call: Call) -> None:
+    part = call.workspace.get("part", (2, call.inputs[0].shape[-1]), np.float32)
+    row_kernels.layer_norm_grad(*call.inputs, *call.outputs, part)
+
+
+def _rms_by_kernel(call: Call) -> None:
+    row_kernels.rms_norm(*call.inputs, np.float32(epsilon_of(call.attrs)), *call.outputs)
+
+
+def _rms_grad_by_kernel(call: Call) -> None:
+    part = call.workspace.get("part", (call.inputs[0].shape[-1],), np.float32)
+    row_kernels.rms_norm_grad(*call.inputs, *call.outputs, part)
+
+
+@by_rows("xdd", "xss", _by_kernel)
 def _run(call: Call) -> None:
     """y = (x - mean) * rstd * gamma + beta; keeps mean and rstd for the gradient."""
     xp, (x, gamma, beta), (y, mean, rstd) = call.xp, call.inputs, call.outputs
@@ -91,7 +112,7 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
     ]
 
 
-@by_rows("xdssx", "xtt")
+@by_rows("xdssx", "xtt", _grad_by_kernel)
 def _run_grad(call: Call) -> None:
     """With h = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - h mean(g h))."""
     xp, (x, gamma, mean, rstd, dy), (dx, dgamma, dbeta) = call.xp, call.inputs, call.outputs
@@ -137,7 +158,7 @@ def _signatures_rms(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> 
     return [*(AxisSignature((Split(d), B), (Split(d), Split(d))) for d in leading), AxisSignature((B, P), (P, B))]
 
 
-@by_rows("xd", "xs")
+@by_rows("xd", "xs", _rms_by_kernel)
 def _run_rms(call: Call) -> None:
     xp, (x, gain), (y, rstd) = call.xp, call.inputs, call.outputs
     rstd[...] = xp.einsum("...d,...d->...", x, x)
@@ -169,7 +190,7 @@ def _signatures_rms_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int
     ]
 
 
-@by_rows("xdsx", "xt")
+@by_rows("xdsx", "xt", _rms_grad_by_kernel)
 def _run_rms_grad(call: Call) -> None:
     """With h = x rstd and g = dy gain: dx = rstd (g - h mean(g h)), dgain = sum of dy h."""
     xp, (x, gain, rstd, dy), (dx, dgain) = call.xp, call.inputs, call.outputs

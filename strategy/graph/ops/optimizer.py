@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from strategy.graph.graph import Attrs
+from strategy.graph.ops import row_kernels
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
 from strategy.graph.ops.cache_blocks import by_elements
 from strategy.graph.ops.scratch import scratch_like
@@ -127,8 +130,34 @@ def adam_direction(call: Call, step: int, g: Array, m: Array, v: Array) -> Array
     return g
 
 
-@unless_skipped(3)
-@by_elements
+def _adam_by_kernel(call: Call, *, decay: float, kept: float) -> None:
+    """Adam's rule: `decay` times the parameter is a term of the gradient, and `kept` is what is left of it."""
+    beta1, beta2 = float_attr(call.attrs, "beta1"), float_attr(call.attrs, "beta2")
+    step, lr = step_of(call, 3), call.inputs[2].item()
+    figures = (
+        call.inputs[1].item(),
+        decay,
+        kept,
+        beta1,
+        1 - beta1,
+        beta2,
+        1 - beta2,
+        1 / math.sqrt(1 - beta2**step),
+        float_attr(call.attrs, "epsilon"),
+        lr / (1 - beta1**step),
+    )
+    row_kernels.adam(call.inputs[0], *call.updates, *map(np.float32, figures))
+
+
+def _adam_kernel(call: Call) -> None:
+    _adam_by_kernel(call, decay=float_attr(call.attrs, "weight_decay"), kept=1.0)
+
+
+def _adamw_kernel(call: Call) -> None:
+    decay = float_attr(call.attrs, "weight_decay")
+    _adam_by_kernel(call, decay=0.0, kept=1 - call.inputs[2].item() * decay)
+
+
 def _run_adam(call: Call) -> None:
     """Weight decay is a term of the gradient, as in PyTorch's Adam."""
     param, m, v = call.updates
@@ -139,8 +168,6 @@ def _run_adam(call: Call) -> None:
     param -= g
 
 
-@unless_skipped(3)
-@by_elements
 def _run_adamw(call: Call) -> None:
     """Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2: weight decay apart from the gradient."""
     param, m, v = call.updates
@@ -275,7 +302,7 @@ OPS = (
         infer_update("adam", 2, (3,)),
         _flop_per_element(15),
         _signatures(2),
-        _run_adam,
+        unless_skipped(3)(by_elements(_run_adam, _adam_kernel)),
         trains=True,
         scratch=scratch_like(0, 0),
         examples=_examples(2, ADAM_ATTRS, positive=(1,)),
@@ -285,7 +312,7 @@ OPS = (
         infer_update("adamw", 2, (3,)),
         _flop_per_element(14),
         _signatures(2),
-        _run_adamw,
+        unless_skipped(3)(by_elements(_run_adamw, _adamw_kernel)),
         trains=True,
         scratch=scratch_like(0, 0),
         examples=_examples(2, ADAM_ATTRS, {**ADAM_ATTRS, "weight_decay": 0.0}, positive=(1,)),

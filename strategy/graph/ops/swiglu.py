@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from strategy.graph.graph import Attrs
+from strategy.graph.ops import row_kernels
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, elementwise_signatures, linear_in
+from strategy.graph.ops.cache_blocks import by_elements, on_operands
 from strategy.graph.ops.elementwise import RAGGED, SPECS, flop_per_element, infer_float
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
@@ -54,16 +56,19 @@ def _run_grad(call: Call) -> None:
     dgate *= dy
 
 
+_grad = by_elements(_run_grad, on_operands(row_kernels.swiglu_slope))
+
+
 def _run_grad_on_rows(call: Call) -> None:
     """Both gradients have the rows that all operands have."""
     dgate, dup = call.outputs
     if not isinstance(dgate, Rows):
-        _run_grad(call)
+        _grad(call)
         return
 
     def both(inner: Call) -> None:
         held = dup.hold(dgate.cells)
-        _run_grad(replace(inner, outputs=(*inner.outputs, held)))
+        _grad(replace(inner, outputs=(*inner.outputs, held)))
 
     on_rows(both)(replace(call, outputs=(dgate,)))
 
@@ -107,7 +112,7 @@ OPS = (
         infer_float,
         flop_per_element(8),
         _signatures,
-        on_rows(_run),
+        on_rows(by_elements(_run, on_operands(row_kernels.swiglu))),
         _gradient,
         ragged=True,
         fuses=Fusion("silu", "mul"),

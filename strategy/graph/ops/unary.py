@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from strategy.graph.graph import Attrs
+from strategy.graph.ops import row_kernels
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, elementwise_signatures, linear_in
-from strategy.graph.ops.cache_blocks import by_elements
+from strategy.graph.ops.cache_blocks import by_elements, on_operands
 from strategy.graph.ops.elementwise import RAGGED, SPECS, extremes, flop_per_element, infer_alike, infer_float
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
@@ -54,6 +55,8 @@ class _Unary:
     """What f computes in under mixed precision; its gradient follows what it reads."""
     slope_scratch: DeclareScratch | None = None
     """Of `slope`."""
+    kernels: tuple[Callable[..., None], Callable[..., None]] | None = None
+    """Machine code of `run` and of `slope`."""
 
 
 def _relu(call: Call) -> None:
@@ -245,12 +248,22 @@ _UNARY = (
         ragged=True,
         in_place=False,
         slope_scratch=scratch_like(1, 1),
+        kernels=(row_kernels.gelu, row_kernels.gelu_slope),
     ),
     _Unary("gelu_exact", _gelu_exact, 8, _gelu_exact_slope, 16, keeps="input", ragged=True, in_place=False),
     _Unary("tanh", _tanh, 4, _tanh_slope, 3, increasing=True, slope_in_place=(1,)),
     _Unary("sigmoid", _sigmoid, 6, _sigmoid_slope, 3, increasing=True),
     _Unary(
-        "silu", _silu, 7, _silu_slope, 11, keeps="input", ragged=True, in_place=False, slope_scratch=scratch_like(1)
+        "silu",
+        _silu,
+        7,
+        _silu_slope,
+        11,
+        keeps="input",
+        ragged=True,
+        in_place=False,
+        slope_scratch=scratch_like(1),
+        kernels=(row_kernels.silu, row_kernels.silu_slope),
     ),
     _Unary("exp", _exp, 4, "mul", increasing=True, domain=(-3.0, 3.0), precision=PrecisionClass.SINGLE),
     _Unary("log", _log, 4, "div", keeps="input", domain=_POSITIVE, precision=PrecisionClass.SINGLE),
@@ -292,7 +305,8 @@ def _definitions(row: _Unary) -> tuple[OpDef, ...]:
     specs = (*SPECS, RAGGED) if row.ragged else SPECS
     examples = tuple(Example((spec,), ranges=domain) for spec in specs)
     flop, ragged = flop_per_element(row.flop), row.ragged
-    run, in_place = on_rows(by_elements(row.run)), (0,) * row.in_place
+    kernel, slope_kernel = (None, None) if row.kernels is None else map(on_operands, row.kernels)
+    run, in_place = on_rows(by_elements(row.run, kernel)), (0,) * row.in_place
     forward = OpDef(
         row.kind,
         infer_float,
@@ -311,7 +325,7 @@ def _definitions(row: _Unary) -> tuple[OpDef, ...]:
     examples = tuple(
         Example((spec, spec), ranges=range_of, derive={1: same_rows} if spec.ragged else {}) for spec in specs
     )
-    flop, run = flop_per_element(row.slope_flop), on_rows(by_elements(row.slope))
+    flop, run = flop_per_element(row.slope_flop), on_rows(by_elements(row.slope, slope_kernel))
     backward = OpDef(
         slope,
         infer_alike,
