@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from executor.exchange.negotiation import Asking
@@ -74,11 +75,9 @@ class Announcements:
         """Wait until a tensor is through: what is listed must not wait for fuller buckets."""
         with self.changed:
             self._waits += 1
-            self._blocked += 1
             self._tell()
-        over.wait()
-        with self.changed:
-            self._blocked -= 1
+        with self._blocking():
+            over.wait()
 
     def register(self, keys: Sequence[TensorKey]) -> None:
         """Wait until all ranks register the same."""
@@ -240,9 +239,19 @@ class Announcements:
         if self.has_ended or self._leaving:
             raise InputError("the exchange is shut down", where="exchange", hint="call init() first")
 
+    @contextmanager
+    def _blocking(self) -> Iterator[None]:
+        """A thread of the program waits, until it does not, or is interrupted."""
+        with self.changed:
+            self._blocked += 1
+        try:
+            yield
+        finally:
+            with self.changed:
+                self._blocked -= 1
+
     def _wait_until(self, condition: Callable[[], bool]) -> None:
-        self._blocked += 1
-        self.changed.wait_for(lambda: condition() or self.failure is not None)
-        self._blocked -= 1
+        with self._blocking():
+            self.changed.wait_for(lambda: condition() or self.failure is not None)
         if self.failure is not None:
             raise self.failure
