@@ -252,7 +252,9 @@ class Prospects:
         """How much longer a configuration is thought to take as some of its stages lie across nodes."""
         key = _of_mesh(config)
         if key not in self.across:
-            self.across[key] = ACROSS if len(unlike_stages(self.request.cost.cluster, config)) > 1 else 1.0
+            cluster = self.request.cost.cluster  # where nodes are of several types, proposals are of one stage each
+            is_across = not cluster.groups and len(unlike_stages(cluster, config)) > 1
+            self.across[key] = ACROSS if is_across else 1.0
         return self.across[key]
 
     def _guess_ns(self, box: Box) -> float:
