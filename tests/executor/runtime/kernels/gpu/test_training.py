@@ -133,7 +133,7 @@ def test_experts_that_drop_nothing_are_kernels_that_no_host_waits_for(
     )
 
 
-ROUNDED = dict.fromkeys((Precision.FP8_BLOCK, Precision.NVFP4), 2.0**-9)
+ROUNDED = dict.fromkeys((Precision.FP8_CURRENT, Precision.FP8_BLOCK, Precision.NVFP4), 2.0**-9)
 """Recipes of which the product of a code and its scale need not be a half: largest distance of losses, which is what
 rounding to bfloat16 loses of a figure."""
 
