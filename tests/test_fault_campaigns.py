@@ -33,6 +33,7 @@ def test_alike_layers_are_enumerated_once_however_many_there_are(degrees: dict[s
     assert len(found.problem.edges) == len(known.problem.edges)
 
 
+@pytest.mark.long
 def test_what_befalls_a_message_is_named() -> None:
     outcome = messages.run(54, seed=0)
     assert outcome.failures == []

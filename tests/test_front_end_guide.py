@@ -40,6 +40,7 @@ def python(folder: Path, *arguments: str, ranks: int | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_the_page_runs_on_four_ranks(tmp_path: Path) -> None:
     found = blocks(PAGE, "python")

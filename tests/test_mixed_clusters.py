@@ -187,6 +187,7 @@ def layers_of_groups(plan: Plan) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_six_nodes_of_five_devices(tmp_path: Path) -> None:
     plan = large_plan()
     assert sorted(groups_of_stages(plan)) == [(0,)] * 3 + [(1,)] * 3
@@ -251,6 +252,7 @@ def found_on(cluster: Cluster) -> Plan:
     return search(mixed_request(GPT, 8, cluster, pinned(2, 2)), simulate=simulated, budget=Budget.of(20)).plan
 
 
+@pytest.mark.long
 def test_every_stage_keeps_to_the_memory_of_its_own_devices() -> None:
     free = found_on(mixed(1.0, 4.0))
     assert layers_of_groups(free)[1] > 3
@@ -271,6 +273,7 @@ def test_every_stage_keeps_to_the_memory_of_its_own_devices() -> None:
         found_on(mixed(1.0, 4.0, memory=(1000, 1000)))
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_unlike_layers_are_dealt_out_by_speed() -> None:
     model = replace(GPT, layers=3)
@@ -297,6 +300,7 @@ def test_any_runs_in_any_order_are_verified(schedule: Schedule) -> None:
     assert simulate(folded).step_time_s == pytest.approx(simulate(whole).step_time_s, rel=1e-9)
 
 
+@pytest.mark.long
 def test_a_stage_of_several_types_is_simulated_rank_by_rank() -> None:
     asked = mixed_request(GPT, 12, mixed(1.0, 2.0, nodes=2, per_node=3), Pins())
     plan = plan_by_rules(asked, PlanConfig(12, 1, 1, 1, 1, Schedule.ONE_F_ONE_B), ("data", "tensor"), simulated)

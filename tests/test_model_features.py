@@ -7,6 +7,7 @@ import pytest
 from tests.campaigns import model_features
 
 
+@pytest.mark.long
 def test_random_plans_of_newer_features_train_as_one_device_does() -> None:
     """As many as there are precisions, each once; the quotas are of all that cases draw in a longer run."""
     outcome = model_features.run(len(model_features.PRECISIONS), seed=0)

@@ -20,6 +20,7 @@ def test_the_solver_agrees_with_every_choice_listed() -> None:
     assert outcome.coverage["infeasible"] >= 6
 
 
+@pytest.mark.long
 def test_the_same_problem_has_the_same_answer_in_any_process() -> None:
     outcome = repeat.run(8, seed=1)
     assert outcome.failures == []

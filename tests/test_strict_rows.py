@@ -44,6 +44,7 @@ def test_any_order_gives_one_devices_numbers_and_every_wait_is_needed(seed: int)
     assert any(one.trainer.worker.issuer and one.trainer.worker.issuer.host for one in found)
 
 
+@pytest.mark.long
 def test_copies_of_rows_between_memories_are_the_devices() -> None:
     case = random_expert_case(OFFLOADED, backend="cupy")
     issuer = train_strictly(case.plan, case.program, 0, steps=1)[0].trainer.worker.issuer

@@ -78,6 +78,7 @@ def test_processes_compute_what_one_device_computes(ranks: int) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_collectives_on_two_levels_run_beside_each_other() -> None:
     """Two nodes of two ranks, and a communicator for each stream of collectives; on threads and as processes."""

@@ -38,7 +38,7 @@ def alike(of_ranks: list[Any]) -> Any:
     return of_ranks[0]
 
 
-@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
+@pytest.mark.parametrize("ranks", long_but(RANKS, 0))
 def test_b3_names_are_registered_once_and_by_all(ranks: int) -> None:
     (twice, unknown, other), _, right = alike(over_mpi(ranks)["registration"])
     assert "'large': is registered already" in twice

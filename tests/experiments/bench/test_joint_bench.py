@@ -86,6 +86,7 @@ def test_on_few_devices_schedules_are_looked_at_too() -> None:
     assert all((found.ratio(name) or 0.0) > 1.2 for name in joint_bench.JOINT_BASELINES)
 
 
+@pytest.mark.long
 def test_being_worse_is_a_failure(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint_problems, "joint_problems", lambda count, seed: [TINY])
     found = compare(TINY, 5.0, {"magic": lambda pricing: FoundPipeline(1, 1, "at once")})

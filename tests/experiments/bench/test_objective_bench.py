@@ -113,6 +113,7 @@ def test_too_little_and_too_far_are_failures() -> None:
         check_close([*near, off_by(0.1)])
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_the_verb_prints_a_document_or_a_table(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def tiny(number: int, seed: int) -> Iterator[PinnedProblem]:

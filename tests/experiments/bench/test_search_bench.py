@@ -51,6 +51,7 @@ def test_all_methods_are_compared() -> None:
     assert "9 " in lines[2]
 
 
+@pytest.mark.long
 def test_ours_is_no_worse_on_a_graph_of_ours() -> None:
     found = compare(SearchProblem("mlp", PresetLayout("mlp-tiny", 1, 2, 8, folded=False).build), 10.0)
     assert found.worse_than == ()

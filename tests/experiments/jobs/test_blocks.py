@@ -15,6 +15,7 @@ from tests.mpi.plans import write_small_plan
 pytestmark = pytest.mark.mpi
 
 
+@pytest.mark.long
 def test_plans_take_turns_and_each_goes_on_where_it_stopped(tmp_path: Path) -> None:
     plans = [write_small_plan(tmp_path, layout) for layout in ("mixed", "tensor")]
     counts = ("--blocks", 3, "--steps", 2, "--out", tmp_path)
@@ -55,6 +56,7 @@ def test_counts_are_numbers() -> None:
         parse(["a.json", "--blocks", "many", "--steps", "2", "--out", "x"])
 
 
+@pytest.mark.long
 def test_a_timeline_that_takes_longer_than_a_stall_to_write_is_none(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     counts = ("--blocks", 1, "--steps", 2, "--out", tmp_path)

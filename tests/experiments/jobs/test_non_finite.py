@@ -16,9 +16,7 @@ pytestmark = pytest.mark.mpi
 STEP = 4
 
 
-@pytest.mark.parametrize(
-    ("layout", "ranks", "victim"), long_but([("mixed", 2, 1), ("stages", 4, 2), ("tensor", 2, 0)], 0)
-)
+@pytest.mark.parametrize(("layout", "ranks", "victim"), long_but([("mixed", 2, 1), ("stages", 4, 2), ("tensor", 2, 0)]))
 def test_the_first_op_is_named_and_the_state_before_it_saved(
     tmp_path: Path, layout: str, ranks: int, victim: int
 ) -> None:

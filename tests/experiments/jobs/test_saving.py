@@ -23,6 +23,7 @@ def saved_steps(folder: Path) -> list[str]:
     return sorted(path.name.removeprefix("step-").lstrip("0") for path in folder.glob("step-????????"))
 
 
+@pytest.mark.long
 def test_a_save_that_takes_longer_than_a_stall_is_none(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     goal = ("--steps", 3, "--checkpoint", "saved", "--checkpoint-every", 2, "--json")
@@ -33,6 +34,7 @@ def test_a_save_that_takes_longer_than_a_stall_is_none(tmp_path: Path) -> None:
     assert saved_steps(tmp_path / "saved") == ["2", "3"]
 
 
+@pytest.mark.long
 def test_a_training_goes_on_while_its_state_is_written(tmp_path: Path) -> None:
     """What is written is the state at the end of its step, to the last bit, whatever the steps after that do."""
     plan = write_small_plan(tmp_path, "mixed")
@@ -51,6 +53,7 @@ def test_a_training_goes_on_while_its_state_is_written(tmp_path: Path) -> None:
     assert losses_of(resumed) == {step: whole[step] for step in (4, 5)}
 
 
+@pytest.mark.long
 def test_an_interrupted_job_ends_the_save_under_way_and_saves_once_more(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     start = ("train", plan, "--json", "--checkpoint", "saved", "--checkpoint-every", 3, "--keep", 2)
@@ -98,6 +101,7 @@ def test_an_interrupted_job_saves_and_goes_on_later(
     assert losses_of(resumed) == {step: whole[step] for step in (done + 1, done + 2)}
 
 
+@pytest.mark.long
 def test_a_last_save_that_has_begun_is_left_to_end(tmp_path: Path) -> None:
     """It takes longer than the grace, which is for its beginning, and than a stall."""
     plan = write_small_plan(tmp_path, "mixed")
@@ -110,6 +114,7 @@ def test_a_last_save_that_has_begun_is_left_to_end(tmp_path: Path) -> None:
     assert SLOW_S < ended.seconds < 20
 
 
+@pytest.mark.long
 def test_a_second_interrupt_does_not_wait_for_the_save(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     start = ("train", plan, "--json", "--checkpoint", "saved", "--checkpoint-every", 4000)
@@ -139,6 +144,7 @@ def test_a_full_disk_ends_no_training(tmp_path: Path) -> None:
     assert losses_of(ended) == {step: whole[step] for step in range(1, 5)}
 
 
+@pytest.mark.long
 def test_what_cannot_be_saved_at_last_is_a_failure(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     goal = ("--steps", 2, "--checkpoint", "saved", "--json")

@@ -28,6 +28,7 @@ def found() -> KernelValidation:
     return validate_kernels()
 
 
+@pytest.mark.long
 def test_withheld_cells_are_met_kind_by_kind(found: KernelValidation) -> None:
     for one in found.errors:
         most = 0.15 if (one.kind, one.device, one.precision) == THROTTLED else MOST_MEDIAN[one.kind]

@@ -48,6 +48,7 @@ def plans() -> tuple[EnumeratedPlan, ...]:
     return tuple(enumerated(request(2, Training(16)), COUNTS))
 
 
+@pytest.mark.long
 def test_every_family_has_four_plans_and_no_two_are_alike() -> None:
     families = [one.family for one in plans()]
     assert all(families.count(family) >= 4 for family in ("data", "tensor", "mixed", "pipeline"))
@@ -144,6 +145,7 @@ def test_what_is_predicted_of_a_round_is_stored_before_it(monkeypatch: pytest.Mo
     assert figures(slower.plans, slower.chosen)["error_mean"] == pytest.approx(0.2, abs=0.01)
 
 
+@pytest.mark.long
 def test_noise_is_how_far_off_a_plan_s_own_odd_rounds_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found, _ = scored_by(monkeypatch, tmp_path, even=1.25)
     for one in found.plans:

@@ -53,6 +53,7 @@ def test_the_front_is_what_nothing_surpasses() -> None:
     assert on_front([*costs, None], 0.2) == [True, True, True, True, False]
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_every_count_has_a_bound_and_those_on_the_front_a_plan(command: Command, tmp_path: Path, one_way: Path) -> None:
     argv = [

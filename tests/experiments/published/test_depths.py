@@ -70,7 +70,7 @@ def test_more_micro_batches_are_less_bubble_and_slower_links_more_exposed() -> N
         assert of(getattr(whole, depth), "exposed_communication") < of(plain, "exposed_communication")
 
 
-@pytest.mark.parametrize("name", long_but(megatron.TABLE, 1))
+@pytest.mark.parametrize("name", long_but(megatron.TABLE))
 def test_depths_of_the_papers_jobs_agree(name: str) -> None:
     """Both price one software with one layout: that of Megatron's rule, on streams."""
     found = depths(name, megatron.TABLE[name], shipped())

@@ -42,6 +42,7 @@ def runs(known: Known, measured: list[Row]) -> list[PricedRun]:
     return list(priced_configurations(rows, [shipped()] * len(rows), known))
 
 
+@pytest.mark.long
 def test_configurations_of_several_trainers_have_runs(runs: list[PricedRun]) -> None:
     assert {run.framework for run in runs} >= {"llm-foundry", "megatron-core", "nemo"}
     assert len({run.row_id for run in runs}) >= 30

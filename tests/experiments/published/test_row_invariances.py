@@ -147,6 +147,7 @@ def more_replicas(cells: Cells, job: Job) -> Cells | None:
     return cells | {"num_gpus": str(2 * job.gpus), "dp": str(2 * job.dp)}
 
 
+@pytest.mark.long
 def test_adapters_are_never_slower_than_training_everything(rows: list[Row]) -> None:
     kept, full, less = pairs(rows, adapted, device_bound=True)
     check(kept, [b.seconds / a.seconds for a, b in zip(full, less, strict=True)], EXACT)
@@ -169,6 +170,7 @@ def test_twice_the_replicas_at_a_fixed_batch_never_hold_more(rows: list[Row]) ->
     check(kept, [b.allocated_gib / a.allocated_gib for a, b in zip(few, many, strict=True)], EXACT)
 
 
+@pytest.mark.long
 def test_more_work_is_never_faster(rows: list[Row]) -> None:
     """Twice the layers, or twice the positions."""
 

@@ -186,6 +186,7 @@ def test_a_model_of_a_size_alone_is_about_that_large() -> None:
         assert 12 * shape.layers * shape.hidden**2 == pytest.approx(billions * 1e9, rel=0.6)
 
 
+@pytest.mark.long
 def test_guesses_cost_what_they_move() -> None:
     """Of runs that are all moved alike, that much; and what is no guess of any costs nothing."""
     rows = [replace(row, cells=dict(row.cells) | {"iter_time_s": "1"}) for row in read(sample())]

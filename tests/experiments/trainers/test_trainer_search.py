@@ -48,6 +48,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object],
     return lines[0], out, "run.sh"
 
 
+@pytest.mark.long
 def test_the_answer_is_said_whole_by_the_trainers_file(
     answer: tuple[dict[str, object], Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

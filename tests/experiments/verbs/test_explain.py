@@ -181,6 +181,7 @@ def test_how_sure_it_is_which_of_two_plans_is_the_faster_one(
     assert (alone["best"], alone["best_left_out"]) == (None, ALONE.reason)
 
 
+@pytest.mark.long
 def test_plans_next_to_it_are_compared_by_its_calibration(command: Command, tmp_path: Path) -> None:
     plan = small_plan("data")
     features = {part.key: part for seen in plan.priced.features for part in seen.parts or (seen,)}

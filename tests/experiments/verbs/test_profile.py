@@ -46,6 +46,7 @@ def test_every_op_and_every_communication_is_measured(tmp_path: Path) -> None:
     assert 0 < cost.seconds(smaller) < cost.seconds(larger)
 
 
+@pytest.mark.long
 def test_one_rank_alone_measures_ops_only(tmp_path: Path) -> None:
     ended = run_well(tmp_path, "profile", "--out", "cal.json")
     assert ended.stdout == ""

@@ -63,6 +63,7 @@ def test_the_step_has_an_interval(command: Command, tmp_path: Path) -> None:
     assert interval["calibrated"] is False
 
 
+@pytest.mark.long
 def test_other_plans_and_why_they_lose(command: Command, tmp_path: Path) -> None:
     plan, page = tmp_path / "plan.json", tmp_path / "report.html"
     write_plan(small_plan("data"), plan)

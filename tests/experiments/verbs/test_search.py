@@ -194,6 +194,7 @@ compute = "80 GFLOP/s"
 """
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_nodes_of_two_types_get_unequal_stages(command: Command, tmp_path: Path) -> None:
     cluster, out = write(tmp_path / "mixed.toml", MIXED), tmp_path / "plan.json"
@@ -552,6 +553,7 @@ def test_what_a_model_computes_in_follows_from_the_device(
     assert f"precision {precision}" in said.err
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_without_incumbents_nothing_is_laid_out_by_rules(
     command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch

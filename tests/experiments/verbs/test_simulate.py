@@ -67,6 +67,7 @@ recompute = "full"
 """
 
 
+@pytest.mark.long
 def test_the_trace_of_a_step_is_the_step(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 GPUs, two ranks stand for their stages: each act is an event, and the last one ends with the step."""
     monkeypatch.setattr("simulator.simulate.MOST_ACTS", 1000)

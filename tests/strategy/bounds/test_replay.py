@@ -198,6 +198,7 @@ def _less_of_paths(one: Multipliers) -> Multipliers:
     return replace(one, paths=tuple((path, share / 2) for path, share in one.paths))
 
 
+@pytest.mark.long
 def test_a_cheaper_cut_is_refused(case: Case) -> None:
     """A template that is said to cost more than it does; one that is said to have no legal layout."""
     cut, *others = case.certificate.cuts

@@ -169,6 +169,7 @@ def test_without_host_there_is_none(read: Reader) -> None:
     assert host_memory_bytes(cluster) == 0
 
 
+@pytest.mark.slow
 def test_every_misspelt_key_is_refused_with_its_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of files, so none is written."""
     tried = 0

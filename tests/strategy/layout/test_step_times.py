@@ -106,6 +106,7 @@ def test_exchanges_beside_the_last_backward_passes_add_up(schedule: Schedule, la
     assert step_ns(schedule, 3, exchanging) - step_ns(schedule, 3, plain) == more_ns
 
 
+@pytest.mark.slow
 def test_paths_are_as_long_as_the_step_and_no_longer_than_others() -> None:
     """The critical path of a case is its step; under other times it, straight and even ones are no longer."""
     rng, seen = random.Random(3), dict.fromkeys(("late", "beside", "splits", "laps"), 0)

@@ -43,6 +43,7 @@ def test_nothing_needs_nothing() -> None:
     assert assign_offsets([]) == ([], 0)
 
 
+@pytest.mark.long
 def test_random_blocks_never_meet_and_waste_little() -> None:
     rng = random.Random(0)
     wasted = []

@@ -141,6 +141,7 @@ def laid_out(offload: Offload, *, backend: str = "numpy", **degrees: int) -> Pla
     return deduced_plan(asked, config_of(training, tp=2, offload=offload, **degrees), ("data", "tensor"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degrees", long_but([{}, {"pp": 2}], 1), ids=["tensor", "pipeline"])
 def test_memory_moves_to_the_host_and_losses_do_not_change(degrees: dict[str, int]) -> None:
     plans = {kind: laid_out(kind, **degrees) for kind in Offload}
@@ -196,6 +197,7 @@ def test_copies_run_beside_computation_and_none_comes_back_early(pp: int) -> Non
     assert beside
 
 
+@pytest.mark.slow
 @exchange_left_alone()
 def test_what_nothing_else_makes_fit_is_offloaded() -> None:
     training = Training(4, dtype=DType.FLOAT64)

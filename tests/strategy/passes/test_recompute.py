@@ -308,6 +308,7 @@ def test_a_pinned_stage_that_cuts_a_layer_cannot_recompute_all_of_it() -> None:
         search(replace(asked, pins=pins), simulate=simulated, budget=Budget.of(60))
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_where_memory_is_short_the_search_recomputes() -> None:
     training = Training(4, dtype=DType.FLOAT64)

@@ -180,6 +180,7 @@ def test_a_tensor_with_another_owner_is_not_what_the_plan_says() -> None:
     assert problems[0].startswith(f"op {op}: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", long_but([1, 3], 1))
 def test_state_is_shared_out_over_positions_too(stage: int) -> None:
     """Ranks of a context axis use the same parameters: each holds a part of their state, as along the data axis."""

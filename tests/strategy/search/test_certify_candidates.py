@@ -39,6 +39,7 @@ def test_without_proofs_the_bound_is_that_of_closed_forms(asked: Request) -> Non
     assert replay_candidates(asked, certificate, proved_ns, configs[0]).by_work == len(configs)
 
 
+@pytest.mark.long
 def test_what_one_candidate_lacks_all_lack(asked: Request) -> None:
     """Each but one has a proof; the bound is what closed forms say of that one, or another's if that is less."""
     asked = replace(asked, pins=replace(asked.pins, micro_batch=1, schedule=Schedule.ONE_F_ONE_B))

@@ -156,6 +156,7 @@ def test_less_memory_is_held_where_there_is_less() -> None:
         found_with(asked(limit=2**20, pins=pins))
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_layers_between_keep_what_there_is_room_for() -> None:
     """A plan that computes all layers again, and one that keeps all: half way between there is something faster."""
@@ -241,6 +242,7 @@ def test_a_signal_amid_a_table_leaves_nothing_half_known(after: int, monkeypatch
     assert verify(found.plan) == []
 
 
+@pytest.mark.long
 def test_more_devices_than_a_plan_can_list_are_refused() -> None:
     with pytest.raises(InputError, match="more devices than a plan can list"):
         found_with(asked(nodes=10**9))
@@ -443,7 +445,7 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
     assert not known.complete
 
 
-@pytest.mark.parametrize(("tp", "share"), long_but([(1, 1.0), (2, 0.9), (2, 1.0)], 0))
+@pytest.mark.parametrize(("tp", "share"), long_but([(1, 1.0), (2, 0.9), (2, 1.0)]))
 def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(tp: int, share: float) -> None:
     """A cut that weighs a little what has no price would hold nothing: a bound has as much of that as it takes."""
     request = asked(batch=32, limit=2**50, pins=Pins(recompute=Recompute.NONE))

@@ -117,6 +117,7 @@ def test_a_gap_is_kept_before_it_is_closed(asked: Request, together: bool, monke
         assert best * (1 - 1e-9) <= claims.objective_s
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_without_a_gap_all_of_the_time_is_for_an_exact_answer(asked: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     """The share that closes what is left of a gap is of no account then."""

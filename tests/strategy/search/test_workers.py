@@ -54,6 +54,7 @@ def told(outcome: object) -> object:
     return outcome.cut.inequality.least, point.tolist(), proposed and (dict(proposed.signatures), proposed.parts)
 
 
+@pytest.mark.long
 def test_who_answers_does_not_change_an_answer() -> None:
     with Workers(templates(), 0) as alone, Workers(templates(), 2) as several:
         mine = [told(one) for one in alone.answers(ASKED)]
@@ -64,6 +65,7 @@ def test_who_answers_does_not_change_an_answer() -> None:
     assert mine == theirs == again[::-1]
 
 
+@pytest.mark.long
 def test_what_a_process_that_has_ended_was_asked_is_answered_here() -> None:
     with Workers(templates(), 1) as workers:
         workers.answers(ASKED)
@@ -75,6 +77,7 @@ def test_what_a_process_that_has_ended_was_asked_is_answered_here() -> None:
     assert not workers.others
 
 
+@pytest.mark.long
 def test_others_answer_while_something_else_is_done() -> None:
     done: list[int] = []
     for beside in (0, 2):

@@ -133,7 +133,7 @@ def test_groups_are_those_of_a_node_or_as_pinned(asked: Request) -> None:
     assert all_share == {2}, "a group of all of them"
 
 
-@pytest.mark.parametrize("tp", long_but([1, 2], 0))
+@pytest.mark.parametrize("tp", long_but([1, 2]))
 def test_what_saves_memory_costs_no_less_than_what_does_not(asked: Request, tp: int) -> None:
     """The bound of a candidate that saves nothing holds for those that do, which is why they may be left out."""
     plenty = replace(asked, pins=Pins(tp=tp, pp=1, num_micro_batches=2, zero_min_size=9))

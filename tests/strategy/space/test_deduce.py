@@ -131,6 +131,7 @@ def test_the_search_is_never_worse_on_random_graphs(rule: Deduction) -> None:
     assert worse >= 10
 
 
+@pytest.mark.long
 def test_the_search_is_never_worse_on_a_model() -> None:
     asked = request(2, Training(global_batch=2))
     compared = 0

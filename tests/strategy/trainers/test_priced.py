@@ -35,6 +35,7 @@ def gpus_of(read: TrainedModel) -> int:
     return read.replica_gpus * replicas * read.replicas
 
 
+@pytest.mark.long
 def test_published_configurations_have_a_price() -> None:
     """Every third; files that name a number of GPUs on which their own batch does not come out even are told so."""
     odd = []

@@ -43,6 +43,7 @@ def test_every_trainer_has_fifteen_that_differ() -> None:
     assert {name: len(found) for name, found in folders.items() if len(found) < 15} == {}
 
 
+@pytest.mark.long
 def test_a_key_that_is_not_listed_changes_what_is_read() -> None:
     """The whole is the campaign `trainer-keys`."""
     outcome = trainer_keys.run(600, seed=3)

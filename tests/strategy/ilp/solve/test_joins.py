@@ -52,6 +52,7 @@ def test_a_join_is_what_its_nodes_cost_at_best() -> None:
     assert cells >= 500
 
 
+@pytest.mark.slow
 def test_joins_bound_what_pairs_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies that two readers share: joins never bound less, and are tight where pairs are not."""
     rng = random.Random(2)

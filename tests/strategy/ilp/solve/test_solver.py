@@ -172,6 +172,7 @@ def test_the_time_limit_is_kept_and_something_is_returned() -> None:
     assert answer.status in (Status.LIMIT, Status.OPTIMAL)
 
 
+@pytest.mark.long
 def test_a_work_limit_stops_at_the_same_place() -> None:
     """A bound and a choice that are not yet the best, twenty times the same, with a proof that holds."""
     problem = ladder(rungs=20, seed=0)

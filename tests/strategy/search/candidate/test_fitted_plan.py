@@ -43,6 +43,7 @@ def waste(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
         monkeypatch.setattr(module, "memory_nbytes", with_gaps)
 
 
+@pytest.mark.long
 def test_what_exceeds_the_limit_is_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first = solved(request(2, TRAINING))
     asked = request(2, TRAINING, limit=max(first.peaks))

@@ -42,6 +42,7 @@ def test_what_a_person_would_choose_is_where_solving_begins(space: SearchSpace) 
     assert best <= begun
 
 
+@pytest.mark.long
 def test_costs_that_are_too_large_to_be_added_are_coarser(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bound is one of the finer problem, to about the bits that are left, and so is its cutoff."""
     fine = WeightedProblem.of(space, None, UNLIMITED, None)

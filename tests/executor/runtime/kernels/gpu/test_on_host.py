@@ -17,12 +17,10 @@ from tests.support.long_parameters import long_but
 
 BY_ELEMENT = [(kind, element) for kind in kinds() for element in ELEMENTS if kind != "adamw" or not element.is_half]
 """The op adamw has parameters in float32; gradients in halves are in test_fused.py."""
-HALF = dict(zip(kinds(), itertools.cycle((DType.FLOAT16, DType.BFLOAT16))))
-HALF |= dict.fromkeys(("gather_grad", "cross_entropy", "cross_entropy_grad", "layer_norm_grad"), DType.FLOAT16)
-"""Kind -> in which of both halves, of the same kernels, every run tries it: each in turn, float16 where blocks take
-longest.
-"""
-EVERY_RUN = [at for at, (kind, element) in enumerate(BY_ELEMENT) if element in (DType.FLOAT32, HALF[kind])]
+IN_TURN = dict(zip(kinds(), itertools.cycle(ELEMENTS))) | {"adamw": DType.FLOAT32}
+IN_TURN |= dict.fromkeys(("gather_grad", "cross_entropy", "cross_entropy_grad", "layer_norm_grad"), DType.FLOAT16)
+"""Kind -> of what its elements are in every run: each dtype in turn, float16 where blocks take longest."""
+EVERY_RUN = [at for at, (kind, element) in enumerate(BY_ELEMENT) if element is IN_TURN[kind]]
 
 
 def test_every_kind_with_kernels_is_tried() -> None:

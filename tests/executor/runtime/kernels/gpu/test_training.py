@@ -112,7 +112,7 @@ def kinds_by_array_code(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return kinds
 
 
-@pytest.mark.parametrize(("fused", "steps"), long_but([(True, 1), (True, STEPS), (False, 1)], 0))
+@pytest.mark.parametrize(("fused", "steps"), long_but([(True, 1), (True, STEPS), (False, 1)]))
 def test_experts_that_drop_nothing_are_kernels_that_no_host_waits_for(
     monkeypatch: pytest.MonkeyPatch, cubins: Path, fused: bool, steps: int
 ) -> None:
