@@ -17,6 +17,9 @@ import numpy as np
 from strategy.ilp.problem import FORBIDDEN
 from strategy.ilp.solve.core import Core, IntArray, add
 
+MOST_AXES = 64
+"""Of an array of NumPy's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -40,7 +43,10 @@ class EliminationResult:
 
 
 def plan_elimination(core: Core, *, max_cells: int) -> tuple[Bucket, ...] | None:
-    """Buckets in order of elimination, or None where the joined tables would exceed `max_cells` in all."""
+    """Buckets in order of elimination.
+
+    None where the joined tables would exceed `max_cells` in all, or one of them would have more axes than NumPy has.
+    """
     order = _order(core, max_cells)
     if order is None:
         return None
@@ -125,6 +131,8 @@ def _order(core: Core, max_cells: int) -> list[tuple[int, frozenset[int]]] | Non
         if max_cells < 0:
             return None
         neighbours = links.pop(node)
+        if len(neighbours) >= MOST_AXES:  # of few cells all the same, where most of them have a single choice
+            return None
         order.append((node, frozenset(neighbours)))
         for other in neighbours:
             links[other] |= neighbours

@@ -235,6 +235,12 @@ def eliminate_links(core: Core, nodes: Iterable[int] | None = None) -> None:
         core.drop_node(node, (one, other), joint.argmin(axis=2), Eliminate(node))
 
 
+def fold_single_choices(core: Core) -> None:
+    """Moves the choice of every node that has one alone into its neighbours."""
+    for node in [node for node, cost in core.costs.items() if cost.size == 1]:
+        _fold_single(core, node)
+
+
 def _fold_single(core: Core, node: int) -> None:
     """Moves the only choice of a node into its neighbours; its memory is already out of the rows' room."""
     core.constant += _legal(int(core.costs[node][0]))

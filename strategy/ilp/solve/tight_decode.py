@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from strategy.ilp.solve.certified_bound import CertifiedBound
 from strategy.ilp.solve.core import Core, NoChoiceError
 from strategy.ilp.solve.elimination import eliminate, plan_elimination
-from strategy.ilp.solve.reductions import drop_forbidden
+from strategy.ilp.solve.reductions import drop_forbidden, fold_single_choices
 
 TIGHT_CELLS = 1 << 22
 """Of all joined tables: of more it is not worth it, where the whole may be eliminated as well."""
@@ -36,6 +36,7 @@ def tight_decode(core: Core, found: CertifiedBound, below: int) -> tuple[Core, M
         for node, few in found.choices_below(below).items():
             left.keep_choices(node, few)
         drop_forbidden(left)
+        fold_single_choices(left)
     except NoChoiceError:
         return None
     buckets = plan_elimination(left, max_cells=TIGHT_CELLS)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, evaluate
 from strategy.ilp.solve import brute_force
 from strategy.ilp.solve.build import build_core
 from strategy.ilp.solve.core import NoChoiceError
-from strategy.ilp.solve.elimination import eliminate, min_marginals, plan_elimination
+from strategy.ilp.solve.elimination import MOST_AXES, eliminate, min_marginals, plan_elimination
 from tests.strategy.ilp.problems import ladder, random_problem
 from tests.strategy.ilp.solve.oracle import lifted, optimum
 
@@ -50,6 +52,19 @@ def test_elimination_and_min_marginals_equal_the_oracle() -> None:
 
 def test_an_elimination_that_is_too_wide_is_not_planned() -> None:
     assert plan_elimination(build_core(ladder(rungs=4)), max_cells=1000) is None
+
+
+@pytest.mark.parametrize(("leaves", "planned"), [(MOST_AXES - 1, True), (MOST_AXES, False)])
+def test_an_elimination_of_more_axes_than_arrays_have_is_not_planned(leaves: int, planned: bool) -> None:
+    """All of a clique but one have a single choice: few cells, many axes."""
+    nodes = (Node("a", (0, 1)), *(Node(f"n{i}", (i,)) for i in range(leaves)))
+    pairs = itertools.combinations(range(len(nodes)), 2)
+    edges = tuple(Edge(one, other, (0,) * (2 if one == 0 else 1)) for one, other in pairs)
+    core = build_core(Problem("clique", nodes, edges))
+    buckets = plan_elimination(core, max_cells=1 << 20)
+    assert (buckets is not None) is planned
+    if buckets is not None:
+        assert eliminate(buckets, core.costs).cost + core.constant == sum(range(leaves))
 
 
 def test_a_chain_is_eliminated_by_its_min_marginals() -> None:
