@@ -27,8 +27,9 @@ from strategy.trainers.trained import FRAMEWORKS, TrainerName
 if TYPE_CHECKING:
     from strategy.search.search_result import SearchResult
 
-ROUND_SHARE = 0.5
-"""Of the time that is left, for each search for a trainer under less memory than the one before."""
+FIRST_SHARE, NEXT_SHARE = 0.3, 0.7
+"""Of the time that is left, for the first search for a trainer, which shows how much more than the plan's own count its
+file needs, and for each search after it, under less memory than the one before."""
 LEAST_PART = 0.5
 """A search gets at least this part of what the plan of the one before holds."""
 
@@ -61,17 +62,17 @@ def _for_trainer(
     trainer = present(claim.trainer, "the trainer")
     margin = _errors().margin(FRAMEWORKS[TrainerName(trainer)], claim.probability)
     limit, best = int(request.memory_limit_bytes / margin), 0.0
-    part = budget.share(ROUND_SHARE)
+    part = budget.share(FIRST_SHARE)
     while True:
         try:
             result = solve(replace(request, memory_limit_bytes=limit), part)
         except (InfeasibleError, OutOfTimeError) as error:
+            if isinstance(error, OutOfTimeError) and part is not budget and not budget.is_over():
+                part = budget  # nothing was found in its part: it has all that is left
+                continue
             if best:
                 raise _not_found(claim, best, limit) from error
-            if isinstance(error, InfeasibleError) or budget.is_over() or part is budget:
-                raise
-            part = budget  # nothing was found in its part: it has all that is left
-            continue
+            raise
         price = trainer_price(result.plan, trainer)
         missing = missing_bytes(price, claim.probability)
         if missing <= 0:
@@ -80,7 +81,7 @@ def _for_trainer(
         if result.interrupted or budget.is_over():
             raise _not_found(claim, best, limit)
         held = min(limit, max(result.plan.claims.peak_memory_bytes))
-        limit, part = max(held - missing, int(LEAST_PART * held)), budget.share(ROUND_SHARE)
+        limit, part = max(held - missing, int(LEAST_PART * held)), budget.share(NEXT_SHARE)
 
 
 def _not_found(claim: FitClaim, best: float, limit: int) -> OutOfTimeError:

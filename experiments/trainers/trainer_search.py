@@ -141,6 +141,8 @@ def trainer_text(found: Plan, answer: TrainerAnswer) -> str:
         fits = fits_text(one)
         held = f"{format_bytes(one.peak_memory_bytes)} of {format_bytes(one.limit_bytes)}"
         lines.append(f"as {answer.trainer} runs it, by the closed form: {step} ({lo} to {hi}), {held}, {fits}")
+        if not one.fits:
+            lines.append("for one that fits: --fit-probability 0.8, and a longer --time-limit")
     lines += [f"trained without {line}" for line in answer.without]
     lines += [f"not said by its file: {line}" for line in answer.cannot_say]
     return "\n".join(lines)

@@ -192,6 +192,10 @@ def _shards(settings: Settings) -> int:
     return 0 if settings.value(key, -1) in (-1, "-1") else settings.count(key)
 
 
+_ENDS = ("parallelism.pipeline_parallel_first_stage_less_layers", "parallelism.pipeline_parallel_last_stage_less_layers")
+"""Layers that the embedding, and that the head, count as."""
+
+
 def _schedule(settings: Settings, model: Architecture, pp: int) -> tuple[Schedule, int]:
     if pp == 1:
         settings.pass_over("there is no pipeline", "parallelism.pipeline_parallel_*")
@@ -199,13 +203,15 @@ def _schedule(settings: Settings, model: Architecture, pp: int) -> tuple[Schedul
     schedule = settings.word("parallelism.pipeline_parallel_schedule", SCHEDULES, "1F1B")
     if schedule in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):
         settings.pass_over("one stage per device", "parallelism.pipeline_parallel_layers_per_stage")
+        settings.pass_over("layers are taken to be dealt out evenly", *_ENDS)
         return schedule, 1
     each = settings.maybe("parallelism.pipeline_parallel_layers_per_stage")
     if schedule is Schedule.ZBV or each is None:
         settings.pass_over("two stages per device", "parallelism.pipeline_parallel_layers_per_stage")
+        settings.pass_over("layers are taken to be dealt out evenly", *_ENDS)
         return schedule, LAPS
-    # The embedding and the head count as one layer each.
-    stages = -(-(model.layers + 2) // each)
+    others = sum(settings.count(key, 1, least=0) for key in _ENDS)
+    stages = -(-(model.layers + others) // each)
     if stages % pp:
         settings.wrong("parallelism.pipeline_parallel_layers_per_stage", each, f"a multiple of {pp} stages")
     return schedule, max(stages // pp, 1)

@@ -146,11 +146,13 @@ def _torchtitan(wanted: TrainedModel, plan: Plan) -> dict[str, dict[str, Any]]:
         parallelism |= {
             "pipeline_parallel_schedule": schedules.get(config.schedule, "1F1B"),
             "pipeline_parallel_microbatch_size": config.micro_batch,
+            # By default the embedding and the head count as one layer each, which deals the layers out unevenly.
+            "pipeline_parallel_first_stage_less_layers": 0,
+            "pipeline_parallel_last_stage_less_layers": 0,
         }
     if config.schedule is Schedule.INTERLEAVED:
         places = config.pp * config.virtual_stages
-        # The embedding and the head count as one layer each.
-        parallelism["pipeline_parallel_layers_per_stage"] = -(-(wanted.model.layers + 2) // places)
+        parallelism["pipeline_parallel_layers_per_stage"] = -(-wanted.model.layers // places)
     halves = {"bf16": "bfloat16", "fp16": "float16", "single": "float32"}
     training = plan.training
     return {
