@@ -169,6 +169,8 @@ def _hold(
     exchanged = _exchanged(graph, arrangement) if overlaps else frozenset[int]()
     # The last layer runs backward before all others: what it exchanges is not there beside that of another.
     counted_once = {tensor for tensor, (place, phase) in moved.items() if place == LAYERS - 1 and phase in BACKWARD}
+    over = _written_over(graph, layout, arrangement, uses, at, rank)
+    until = {block: uses[index].end for index, block in over.items()}  # the last one that lies there ends last
     for index, tensor in enumerate(arrangement.tensors):
         value, use = graph.values[tensor.value], uses.get(index)
         nbytes = held_nbytes(graph, layout.stages, tensor, rank) // tensor.lifetime.blocks
@@ -191,18 +193,52 @@ def _hold(
                 updating[place].add(max(use.begin, update), use.end, nbytes)
         elif use.first is Phase.FORWARD and use.last is not Phase.FORWARD:
             found[place].add("waiting_bytes" if use.waits else "saved_bytes", nbytes)
+            if not use.waits:
+                passing[place].add(use.begin, until.get(index, use.end), nbytes)
         else:
             if use.waits and use.first is Phase.BACKWARD:
                 found[place].add("deferred_bytes", nbytes)
-            if index not in counted_once:
-                passing[place].add(use.begin, use.end, nbytes)
+            if index not in counted_once and index not in over:
+                passing[place].add(use.begin, until.get(index, use.end), nbytes)
     beside = [dict.fromkeys((True, False), 0) for _ in range(LAYERS)]
     for index, (place, phase) in moved.items():
         nbytes = held_nbytes(graph, layout.stages, arrangement.tensors[index], rank)
         beside[place][phase is Phase.FORWARD] += nbytes
     for part, in_passing, in_update, next_to in zip(found, passing, updating, beside, strict=True):
-        part.add("passing_bytes", in_passing.most() + max(next_to.values()))
+        # What is saved of the micro-batch that passes is there from its own act on, and until its own.
+        part.add("passing_bytes", in_passing.most() - part.of["saved_bytes"] + max(next_to.values()))
         part.add("update_bytes", in_update.most())
+
+
+def _written_over(
+    graph: Graph, layout: Layout, arrangement: Arrangement, uses: Mapping[int, _Use], at: Mapping[str, int], rank: int
+) -> dict[int, int]:
+    """What an op leaves in the block of an operand that nothing reads any more: tensor -> whose block it lies in.
+
+    In order of time, as the arena does it (`lowering/occupancy.py`); of what a micro-batch has in passing alone.
+    """
+    found: dict[int, int] = {}
+    taken = set[int]()
+
+    def form(index: int) -> tuple[object, ...]:
+        tensor = arrangement.tensors[index]
+        value, place = graph.values[tensor.value], at[_holder(graph, tensor).name]
+        nbytes = held_nbytes(graph, layout.stages, tensor, rank)
+        return value.role is Role.VARIABLE, value.rate, value.space, value.spec.dtype, tensor.lifetime.blocks, place, nbytes
+
+    for time, action in enumerate(arrangement.actions):
+        positions = op_definition(graph.by_name[action.op].kind).in_place if action.op and action.writes else ()
+        others = {index for position, index in enumerate(action.reads) if position not in positions}
+        for position in positions:
+            source, target = action.reads[position], action.writes[0]
+            use = uses[target]
+            is_passing = use.begin == time and not use.waits and (use.first is use.last is not Phase.UPDATE)
+            is_free = uses[source].end == time + 1 and source not in others and source not in taken
+            if is_passing and is_free and action.rate is Rate.MICRO_BATCH and form(source) == form(target):
+                found[target] = found.get(source, source)
+                taken.add(source)
+                break
+    return found
 
 
 def _exchanged(graph: Graph, arrangement: Arrangement) -> frozenset[int]:
