@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,24 @@ def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: 
     one = pipelined(parts, config, model.layers, (0, 0), overlap)
     assert one.step_ns == length_ns
     assert max(one.peak_bytes) == pytest.approx(max(allocated_bytes(asked, deep, solved)), rel=0.15)
+
+
+def test_where_most_are_logits_their_gradients_lie_over_them() -> None:
+    """They are half of what is allocated: counted twice, a plan that fits would not be proposed."""
+    model = replace(LLAMA, vocabulary=1 << 14, sequence=512)
+    asked = request(4, Training(8, precision=Precision.BF16), model=model, backend="cuda")
+    config = PlanConfig(4, 1, 1, 1, 2, schedule=Schedule.ONE_F_ONE_B, zero_stage=3)
+    found = template(asked, config)
+    chosen = solved_template(found, config, even(1, 1, LLAMA.layers))
+    layout, arrangement = found.arranged(chosen.signatures)
+    parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
+    counted = max(pipelined(parts, config, LLAMA.layers, (0, 0), Overlap.of(asked.cost.cluster)).peak_bytes)
+    deep = space_of(asked, config, free_rules(config))
+    everywhere = expanded((found.space.graph, chosen.signatures), deep.graph)
+    assert everywhere is not None
+    held = max(allocated_bytes(asked, deep, evaluated(config, deep, everywhere, 0)))
+    assert 2 * model.sequence * model.vocabulary * 4 > 0.4 * held
+    assert counted == pytest.approx(held, rel=0.1)
 
 
 @pytest.mark.parametrize(
