@@ -11,26 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from strategy.graph.ops.base import Array, ArrayModule, Call
+from strategy.graph.ops.row_kernels import OBJECT_FILE
 from strategy.sbp.tensor import Shape
 
 
 def as_machine_code(xp: ArrayModule, arrays: Iterable[Array]) -> bool:
     """Whether an act on these does; whole numbers among them are as they may be."""
-    return xp is np and all(a.dtype == np.float32 or a.dtype.kind != "f" for a in arrays) and _can_compile()
+    return xp is np and all(a.dtype == np.float32 or a.dtype.kind != "f" for a in arrays) and _is_usable()
 
 
 @cache
-def _can_compile() -> bool:
-    from numba.core import config
-
-    from strategy.base.machine_code import cache_folder
-
-    return not config.DISABLE_JIT and cache_folder(Path(__file__).parent) is not None  # type: ignore[attr-defined]
+def _is_usable() -> bool:
+    return OBJECT_FILE.is_usable()
 
 
 def run_contiguous(
@@ -52,6 +48,6 @@ def _contiguous(arrays: Sequence[Array], shapes: Sequence[Shape]) -> tuple[Array
     found = []
     for array, shape in zip(arrays, shapes, strict=True):
         lying = np.ascontiguousarray(array).reshape(shape)
-        # To the compiler what is read-only is of another type.
+        # Kernels do not say which of their operands they only read.
         found.append(lying if lying.flags.writeable else lying.copy())
     return tuple(found)
