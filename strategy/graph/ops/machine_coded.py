@@ -36,18 +36,16 @@ def run_contiguous(
     outputs: Sequence[Shape],
     updates: Sequence[Shape] = (),
 ) -> None:
-    """Run a kernel on operands of these shapes, which lie flat: views of those of `call`, or copies where need be."""
-    written, rewritten = _contiguous(call.outputs, outputs), _contiguous(call.updates, updates)
-    kernel(replace(call, inputs=_contiguous(call.inputs, inputs), outputs=written, updates=rewritten))
+    """Run a kernel on operands of these shapes: views of those of `call`, or copies where need be."""
+    read = tuple(map(as_operand, call.inputs, inputs))
+    written, rewritten = tuple(map(as_operand, call.outputs, outputs)), tuple(map(as_operand, call.updates, updates))
+    kernel(replace(call, inputs=read, outputs=written, updates=rewritten))
     for array, result in zip((*call.outputs, *call.updates), (*written, *rewritten), strict=True):
-        if not array.flags.c_contiguous:
+        if not array.flags.carray:
             array[...] = result.reshape(array.shape)
 
 
-def _contiguous(arrays: Sequence[Array], shapes: Sequence[Shape]) -> tuple[Array, ...]:
-    found = []
-    for array, shape in zip(arrays, shapes, strict=True):
-        lying = np.ascontiguousarray(array).reshape(shape)
-        # Kernels do not say which of their operands they only read.
-        found.append(lying if lying.flags.writeable else lying.copy())
-    return tuple(found)
+def as_operand(array: Array, shape: Shape) -> Array:
+    """An array as kernels take it, which do not say what they only read: flat, aligned, writeable; else a copy."""
+    lying: Array = np.ascontiguousarray(array).reshape(shape)
+    return lying if lying.flags.carray else lying.copy()

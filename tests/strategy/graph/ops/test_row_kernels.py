@@ -127,6 +127,16 @@ def test_operands_need_not_lie_flat_nor_be_writeable(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", OPERANDS)
+def test_operands_need_not_be_aligned(kind: str) -> None:
+    inputs, rows = drawn(kind, 12), 12
+    shifted = [np.empty(one.nbytes + 1, np.uint8)[1:].view(one.dtype).reshape(one.shape) for one in inputs]
+    for one, same in zip(shifted, inputs, strict=True):
+        one[...] = same
+    for ours, apart in zip(run(kind, inputs, rows), run(kind, shifted, rows), strict=True):
+        assert ours.tobytes() == apart.tobytes()
+
+
+@pytest.mark.parametrize("kind", OPERANDS)
 def test_no_rows_are_no_trouble(kind: str) -> None:
     for form, found in zip(OPERANDS[kind][1], run(kind, drawn(kind, 0), 0), strict=True):
         assert found.size == 0 or (form == "d" and not found.any())
@@ -166,6 +176,26 @@ def test_what_is_written_over_an_operand_is_the_same(kind: str) -> None:
     operands = (logits, *inputs[1:])
     run_act(REGISTRY[kind], Call(np, OPERANDS[kind][2], operands, (logits,), (), (box,) * 3, (box,), Workspace(np)))
     assert logits.tobytes() == apart.tobytes()
+
+
+def test_results_need_not_lie_flat_nor_be_aligned() -> None:
+    x = drawn("gelu", 6)[0]
+    (plain,) = run("gelu", [x], 6)
+    strided = np.zeros((6, 2 * WIDTH), np.float32)[:, ::2]
+    shifted = np.zeros(x.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(x.shape)
+    box = ((0, 6), (0, WIDTH))
+    for y in (strided, shifted):
+        run_act(REGISTRY["gelu"], Call(np, {}, (x,), (y,), (), (box,), (box,), Workspace(np)))
+        assert y.tobytes() == plain.tobytes()
+
+
+def test_gradients_of_rows_may_be_read_only() -> None:
+    grad, dx = np.ones((3, 4), np.float32), np.empty((5, 4), np.float32)
+    grad.flags.writeable = False
+    boxes = (((0, 3),), ((0, 3), (0, 4))), (((0, 5), (0, 4)),)
+    call = Call(np, {"axis": 0, "size": 5}, (np.array([1, 4, 1]), grad), (dx,), (), *boxes, Workspace(np))
+    run_act(REGISTRY["gather_grad"], call)
+    assert dx[:, 0].tolist() == [0, 2, 0, 0, 1]
 
 
 def test_a_row_that_sees_no_key_weighs_all_alike_and_passes_nothing_back() -> None:
