@@ -3,19 +3,14 @@
 Unless a loop says otherwise, sums keep their order, so that the same inputs give the same bits; only NaN and the sign
 of zero are given up, which no such loop relies on and which lets minima be taken by vector instructions.
 
-What is kept on disk is machine code in pickles: who can write there can run code as whoever reads it. So a cache is
-used only in a folder of the user's own that nobody else can write to: numba's, where the user has named one; beside the
-source; in the user's cache; in the temporary folder. Where there is none, nothing is kept, and every process compiles
-anew. To import this module is to load numba, about a second: see `compiled`.
+What is kept on disk is machine code in pickles, in a private folder (`private_folder`). To import this module is to
+load numba, about a second: see `compiled`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from inspect import getfile
@@ -25,12 +20,24 @@ from typing import Any
 from numba import njit
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
-from numba.misc.appdirs import AppDirs
 
 from strategy.base.errors import EnvironmentLacks
+from strategy.base.private_folder import cache_folder
 
 
 def machine_code(function: Callable[..., Any], **options: Any) -> Any:
+    """numba's dispatcher of `function`, which keeps what it compiles.
+
+    Raises:
+        EnvironmentLacks: the compiler is switched off.
+    """
+    found = dispatcher(function, **options)
+    if cache_folder(Path(getfile(function)).parent) is not None:
+        found._cache = _Cache(function)  # type: ignore[no-untyped-call]
+    return found
+
+
+def dispatcher(function: Callable[..., Any], **options: Any) -> Any:
     """numba's dispatcher of `function`: compiled for the types of its arguments when it is first called.
 
     Raises:
@@ -38,50 +45,7 @@ def machine_code(function: Callable[..., Any], **options: Any) -> Any:
     """
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
         raise EnvironmentLacks("numba's compiler is switched off and is needed; unset NUMBA_DISABLE_JIT")
-    found: Any = njit(nogil=True, error_model="numpy", **{"fastmath": {"nnan", "nsz"}, **options})(function)
-    if cache_folder(Path(getfile(function)).parent) is not None:
-        found._cache = _Cache(function)  # type: ignore[no-untyped-call]
-    return found
-
-
-@lru_cache
-def cache_folder(source: Path) -> Path | None:
-    """Where the machine code of the modules of one folder is kept: the first place that is safe and can be written."""
-    for folder, mode in _candidates(source):
-        with suppress(OSError):
-            folder.parent.mkdir(parents=True, exist_ok=True, mode=mode)
-            folder.mkdir(exist_ok=True, mode=mode)
-            found = folder.resolve()  # a link could lead elsewhere later
-            if is_private(found) and os.access(found, os.W_OK | os.X_OK):
-                return found
-    return None
-
-
-def is_private(folder: Path) -> bool:
-    """Whether nobody but the user and root can put files there, or another folder in its place."""
-    mine = os.geteuid()
-    status = folder.stat()
-    if status.st_uid != mine or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return False
-    for parent in folder.parents:
-        status = parent.stat()
-        open_to_all = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
-        if status.st_uid not in (0, mine) or open_to_all:
-            return False
-    return True
-
-
-def _candidates(source: Path) -> Iterator[tuple[Path, int]]:
-    """Folders, and the mode in which each is made where it is missing."""
-    name = f"{source.name}_{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]}"
-    if config.CACHE_DIR:  # type: ignore[attr-defined]
-        yield Path(config.CACHE_DIR) / name, 0o700  # type: ignore[attr-defined]
-    yield source / "__pycache__", 0o755
-    user = Path(AppDirs("sbplan", False).user_cache_dir)  # type: ignore[no-untyped-call]
-    if user.is_absolute():  # a user without a home has a relative one
-        yield user / name, 0o700
-    with suppress(OSError):
-        yield Path(tempfile.gettempdir()) / f"sbplan-cache-{os.geteuid()}" / name, 0o700
+    return njit(nogil=True, error_model="numpy", **{"fastmath": {"nnan", "nsz"}, **options})(function)
 
 
 @lru_cache

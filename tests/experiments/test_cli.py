@@ -24,7 +24,7 @@ from strategy.ilp.problem import Node, Problem
 from tests.conftest import Sbplan
 
 ROOT = Path(__file__).parent.parent.parent
-HEAVY = ("numpy", "scipy", "ortools", "numba", "matplotlib", "mpi4py", "msgspec", "rich", "cupy", "torch")
+HEAVY = ("numpy", "scipy", "ortools", "numba", "llvmlite", "matplotlib", "mpi4py", "msgspec", "rich", "cupy", "torch")
 CONTRACT = {
     "demo": "--ranks --out --json",
     "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --gap --no-incumbents "

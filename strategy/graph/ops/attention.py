@@ -46,7 +46,7 @@ from strategy.graph.ops.heads import (
     write_keys,
     write_queries,
 )
-from strategy.graph.ops.machine_coded import as_machine_code
+from strategy.graph.ops.machine_coded import as_machine_code, as_operand
 from strategy.graph.ops.scratch import ScratchSizes
 from strategy.graph.ops.traits import Attention, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, P, Sbp
@@ -160,7 +160,7 @@ def backward(
 def _weigh_again(call: Call, heads: Heads, scores: Array, slopes: Array, normaliser: Array, delta: Array) -> None:
     """Rewrites scores to p = exp(score - normaliser), and slopes to (slope - delta) p."""
     if as_machine_code(call.xp, (scores,)):
-        rows, by_row = (-1, scores.shape[-1]), [np.ascontiguousarray(x).reshape(-1) for x in (normaliser, delta)]
+        rows, by_row = (-1, scores.shape[-1]), [as_operand(x, (-1,)) for x in (normaliser, delta)]
         row_kernels.weigh_rows_again(scores.reshape(rows), slopes.reshape(rows), *seen_by(heads), *by_row)
         return
     hide(call, heads, scores)

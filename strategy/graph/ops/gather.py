@@ -28,7 +28,7 @@ from strategy.graph.ops.base import (
     split_letters,
 )
 from strategy.graph.ops.gradient import GradientBuilder
-from strategy.graph.ops.machine_coded import as_machine_code
+from strategy.graph.ops.machine_coded import as_machine_code, as_operand
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -100,8 +100,8 @@ def _run_grad(call: Call) -> None:
     before, after = grad.shape[:axis], grad.shape[axis + indices.ndim :]
     slices = grad.reshape(*before, local.size, *after)
     dx[...] = 0
-    if not before and dx.flags.c_contiguous and as_machine_code(xp, (grad, dx)):
-        terms = np.ascontiguousarray(slices).reshape(local.size, -1)
+    if not before and dx.flags.carray and as_machine_code(xp, (grad, dx)):
+        terms = as_operand(slices, (local.size, -1))
         row_kernels.add_rows(terms, local.astype(np.int64), dx.reshape(dx.shape[0], -1))
         return
     add = _add_rows if xp is np else xp.add.at

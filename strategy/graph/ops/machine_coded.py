@@ -11,26 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from strategy.graph.ops.base import Array, ArrayModule, Call
+from strategy.graph.ops.row_kernels import OBJECT_FILE
 from strategy.sbp.tensor import Shape
 
 
 def as_machine_code(xp: ArrayModule, arrays: Iterable[Array]) -> bool:
     """Whether an act on these does; whole numbers among them are as they may be."""
-    return xp is np and all(a.dtype == np.float32 or a.dtype.kind != "f" for a in arrays) and _can_compile()
+    return xp is np and all(a.dtype == np.float32 or a.dtype.kind != "f" for a in arrays) and _is_usable()
 
 
 @cache
-def _can_compile() -> bool:
-    from numba.core import config
-
-    from strategy.base.machine_code import cache_folder
-
-    return not config.DISABLE_JIT and cache_folder(Path(__file__).parent) is not None  # type: ignore[attr-defined]
+def _is_usable() -> bool:
+    return OBJECT_FILE.is_usable()
 
 
 def run_contiguous(
@@ -40,18 +36,16 @@ def run_contiguous(
     outputs: Sequence[Shape],
     updates: Sequence[Shape] = (),
 ) -> None:
-    """Run a kernel on operands of these shapes, which lie flat: views of those of `call`, or copies where need be."""
-    written, rewritten = _contiguous(call.outputs, outputs), _contiguous(call.updates, updates)
-    kernel(replace(call, inputs=_contiguous(call.inputs, inputs), outputs=written, updates=rewritten))
+    """Run a kernel on operands of these shapes: views of those of `call`, or copies where need be."""
+    read = tuple(map(as_operand, call.inputs, inputs))
+    written, rewritten = tuple(map(as_operand, call.outputs, outputs)), tuple(map(as_operand, call.updates, updates))
+    kernel(replace(call, inputs=read, outputs=written, updates=rewritten))
     for array, result in zip((*call.outputs, *call.updates), (*written, *rewritten), strict=True):
-        if not array.flags.c_contiguous:
+        if not array.flags.carray:
             array[...] = result.reshape(array.shape)
 
 
-def _contiguous(arrays: Sequence[Array], shapes: Sequence[Shape]) -> tuple[Array, ...]:
-    found = []
-    for array, shape in zip(arrays, shapes, strict=True):
-        lying = np.ascontiguousarray(array).reshape(shape)
-        # To the compiler what is read-only is of another type.
-        found.append(lying if lying.flags.writeable else lying.copy())
-    return tuple(found)
+def as_operand(array: Array, shape: Shape) -> Array:
+    """An array as kernels take it, which do not say what they only read: flat, aligned, writeable; else a copy."""
+    lying: Array = np.ascontiguousarray(array).reshape(shape)
+    return lying if lying.flags.carray else lying.copy()

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from strategy.base.compiled import CompiledLoop
+from strategy.base.ahead_of_time import ObjectFile, ObjectFunction
+from strategy.base.entries import Indices, Matrix, Vector
 
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 T = TypeVar("T")
+
+OBJECT_FILE = ObjectFile(__file__, "kernels of rows")
 
 _ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 _LOG2_E = np.float32(math.log2(math.e))
@@ -43,16 +43,16 @@ ROWS_AT_ONCE = 64
 """Whose sum is taken by itself, so that sums over many rows lose little."""
 
 
-def _by_element(function: Callable[..., T]) -> CompiledLoop[..., T]:
-    return CompiledLoop(function, _nrt=False, fastmath={"contract"})
+def _by_element(function: Callable[..., T]) -> ObjectFunction[..., T]:
+    return OBJECT_FILE.function(function, fastmath={"contract"})
 
 
-def _by_row(function: Callable[..., T]) -> CompiledLoop[..., T]:
-    return CompiledLoop(function, _nrt=False, fastmath={"contract", "reassoc", "nsz"})
+def _by_row(function: Callable[..., T]) -> ObjectFunction[..., T]:
+    return OBJECT_FILE.function(function, fastmath={"contract", "reassoc", "nsz"})
 
 
-def _ordered(function: Callable[..., T]) -> CompiledLoop[..., T]:
-    return CompiledLoop(function, _nrt=False, fastmath={"nnan", "nsz"})
+def _ordered(function: Callable[..., T]) -> ObjectFunction[..., T]:
+    return OBJECT_FILE.function(function, fastmath={"nnan", "nsz"})
 
 
 @_by_element
@@ -82,14 +82,14 @@ def _exp(x: np.float32) -> np.float32:
 
 
 @_by_element
-def exp(x: Floats, y: Floats) -> None:
+def exp(x: Vector, y: Vector) -> None:
     """e^x as all kernels here take it."""
     for at in range(x.size):
         y[at] = _exp(x[at])
 
 
 @_by_element
-def gelu(x: Floats, y: Floats) -> None:
+def gelu(x: Vector, y: Vector) -> None:
     """x / (1 + e^-2u), where u = sqrt(2/pi) (x + 0.044715 x^3): half of x (1 + tanh(u))."""
     for at in range(x.size):
         u = x[at] * (x[at] * x[at] * _GELU_CUBIC + _GELU_LINEAR)
@@ -97,7 +97,7 @@ def gelu(x: Floats, y: Floats) -> None:
 
 
 @_by_element
-def gelu_slope(grad: Floats, x: Floats, out: Floats) -> None:
+def gelu_slope(grad: Vector, x: Vector, out: Vector) -> None:
     """dy s (1 + 2 x u' (1 - s)) with s = 1 / (1 + e^-2u), so that y = x s."""
     for at in range(x.size):
         square = x[at] * x[at]
@@ -108,14 +108,14 @@ def gelu_slope(grad: Floats, x: Floats, out: Floats) -> None:
 
 
 @_by_element
-def silu(x: Floats, y: Floats) -> None:
+def silu(x: Vector, y: Vector) -> None:
     """x / (1 + e^-x)."""
     for at in range(x.size):
         y[at] = x[at] / (_ONE + _power(-x[at]))
 
 
 @_by_element
-def silu_slope(grad: Floats, x: Floats, out: Floats) -> None:
+def silu_slope(grad: Vector, x: Vector, out: Vector) -> None:
     """dy s (1 + x (1 - s)) with s = 1 / (1 + e^-x)."""
     for at in range(x.size):
         power = _power(-x[at])
@@ -124,14 +124,14 @@ def silu_slope(grad: Floats, x: Floats, out: Floats) -> None:
 
 
 @_by_element
-def swiglu(gate: Floats, up: Floats, y: Floats) -> None:
+def swiglu(gate: Vector, up: Vector, y: Vector) -> None:
     """silu(gate) up."""
     for at in range(gate.size):
         y[at] = gate[at] / (_ONE + _power(-gate[at])) * up[at]
 
 
 @_by_element
-def swiglu_slope(grad: Floats, gate: Floats, up: Floats, dgate: Floats, dup: Floats) -> None:
+def swiglu_slope(grad: Vector, gate: Vector, up: Vector, dgate: Vector, dup: Vector) -> None:
     """dgate = dy up s (1 + gate (1 - s)); dup = dy gate s."""
     for at in range(gate.size):
         power = _power(-gate[at])
@@ -142,10 +142,10 @@ def swiglu_slope(grad: Floats, gate: Floats, up: Floats, dgate: Floats, dup: Flo
 
 @_by_element
 def adam(
-    grad: Floats,
-    param: Floats,
-    m: Floats,
-    v: Floats,
+    grad: Vector,
+    param: Vector,
+    m: Vector,
+    v: Vector,
     factor: np.float32,
     decay: np.float32,
     kept: np.float32,
@@ -170,7 +170,7 @@ def adam(
 
 @_by_row
 def layer_norm(
-    x: Floats, gain: Floats, bias: Floats, epsilon: np.float32, y: Floats, mean: Floats, rstd: Floats
+    x: Matrix, gain: Vector, bias: Vector, epsilon: np.float32, y: Matrix, mean: Vector, rstd: Vector
 ) -> None:
     """(x - mean) rstd gain + bias, row by row."""
     rows, width = x.shape
@@ -191,15 +191,15 @@ def layer_norm(
 
 @_by_row
 def layer_norm_grad(
-    x: Floats,
-    gain: Floats,
-    mean: Floats,
-    rstd: Floats,
-    dy: Floats,
-    dx: Floats,
-    dgain: Floats,
-    dbias: Floats,
-    part: Floats,
+    x: Matrix,
+    gain: Vector,
+    mean: Vector,
+    rstd: Vector,
+    dy: Matrix,
+    dx: Matrix,
+    dgain: Vector,
+    dbias: Vector,
+    part: Matrix,
 ) -> None:
     """With h = (x - mean) rstd and g = dy gain: dx = rstd (g - mean(g) - h mean(g h)); `part` is scratch [2, width]."""
     rows, width = x.shape
@@ -228,7 +228,7 @@ def layer_norm_grad(
 
 
 @_by_row
-def rms_norm(x: Floats, gain: Floats, epsilon: np.float32, y: Floats, rstd: Floats) -> None:
+def rms_norm(x: Matrix, gain: Vector, epsilon: np.float32, y: Matrix, rstd: Vector) -> None:
     """x rstd gain, row by row."""
     rows, width = x.shape
     share = _ONE / np.float32(width)
@@ -243,7 +243,7 @@ def rms_norm(x: Floats, gain: Floats, epsilon: np.float32, y: Floats, rstd: Floa
 
 
 @_by_row
-def rms_norm_grad(x: Floats, gain: Floats, rstd: Floats, dy: Floats, dx: Floats, dgain: Floats, part: Floats) -> None:
+def rms_norm_grad(x: Matrix, gain: Vector, rstd: Vector, dy: Matrix, dx: Matrix, dgain: Vector, part: Vector) -> None:
     """With h = x rstd and g = dy gain: dx = rstd (g - h mean(g h)); `part` is scratch [width]."""
     rows, width = x.shape
     share = _ONE / np.float32(width)
@@ -267,7 +267,7 @@ def rms_norm_grad(x: Floats, gain: Floats, rstd: Floats, dy: Floats, dx: Floats,
 
 
 @_by_row
-def sum_exp(x: Floats, top: Floats, out: Floats) -> None:
+def sum_exp(x: Matrix, top: Vector, out: Vector) -> None:
     """The sum of e^(x - top) of every row."""
     rows, width = x.shape
     for row in range(rows):
@@ -278,7 +278,7 @@ def sum_exp(x: Floats, top: Floats, out: Floats) -> None:
 
 
 @_by_element
-def exp_rows(x: Floats, top: Floats, factor: Floats, less: np.float32, y: Floats, apart: bool) -> None:
+def exp_rows(x: Matrix, top: Vector, factor: Vector, less: np.float32, y: Matrix, apart: bool) -> None:
     """factor e^(x - top) - less; unless they lie `apart`, y is written over x."""
     rows, width = x.shape
     for row in range(rows):
@@ -291,7 +291,7 @@ def exp_rows(x: Floats, top: Floats, factor: Floats, less: np.float32, y: Floats
 
 
 @_ordered
-def _largest(x: Floats) -> np.float32:
+def _largest(x: Vector) -> np.float32:
     """Of x, which is not empty; any, if there is a NaN."""
     found: np.float32 = x[0]
     for at in range(x.size):
@@ -300,7 +300,7 @@ def _largest(x: Floats) -> np.float32:
 
 
 @_by_row
-def weigh_rows(scores: Floats, queries: int, ahead: int, window: int, total: Floats, top: Floats) -> None:
+def weigh_rows(scores: Matrix, queries: int, ahead: int, window: int, total: Vector, top: Vector) -> None:
     """e^(score - top) of what a query sees, zero elsewhere; their sum, and the largest score, `top`.
 
     Row r is of query r % queries, which sees the keys up to `ahead` + that, and of these the last `window`; all where
@@ -331,7 +331,7 @@ def weigh_rows(scores: Floats, queries: int, ahead: int, window: int, total: Flo
 
 @_by_element
 def weigh_rows_again(
-    scores: Floats, slopes: Floats, queries: int, ahead: int, window: int, lse: Floats, delta: Floats
+    scores: Matrix, slopes: Matrix, queries: int, ahead: int, window: int, lse: Vector, delta: Vector
 ) -> None:
     """e^(score - lse) of what a query sees, zero elsewhere; (slope - delta) times that in place of slopes."""
     rows, keys = scores.shape
@@ -351,7 +351,7 @@ def weigh_rows_again(
 
 
 @_by_element
-def add_rows(terms: Floats, places: Ints, target: Floats) -> None:
+def add_rows(terms: Matrix, places: Indices, target: Matrix) -> None:
     """target[place] += term, in the order of the terms; terms of places outside are left out."""
     rows, width = target.shape
     for term in range(places.size):

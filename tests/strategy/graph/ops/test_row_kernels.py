@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from strategy.base.machine_code import dispatcher
 from strategy.graph.ops import REGISTRY, machine_coded, row_kernels
 from strategy.graph.ops.base import Call, Workspace
 from strategy.graph.ops.half_precision import run_act
-from strategy.graph.warm import warm
 from strategy.sbp.tensor import DType
 
 ROOT = Path(__file__).parents[4]
@@ -98,7 +98,7 @@ def test_results_are_those_of_float64(kind: str, spread: float) -> None:
 def test_they_are_those_of_numpy_where_there_is_no_compiler(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = drawn(kind, 40)
     found = run(kind, inputs, 40)
-    monkeypatch.setattr(machine_coded, "_can_compile", lambda: False)
+    monkeypatch.setattr(machine_coded, "_is_usable", lambda: False)
     for ours, plain in zip(found, run(kind, inputs, 40), strict=True):
         np.testing.assert_allclose(ours, plain, rtol=2e-5, atol=1e-5 * np.abs(plain).max())
 
@@ -123,6 +123,16 @@ def test_operands_need_not_lie_flat_nor_be_writeable(kind: str) -> None:
     for one in strided:
         one.flags.writeable = False
     for ours, apart in zip(run(kind, inputs, 12), run(kind, strided, 12), strict=True):
+        assert ours.tobytes() == apart.tobytes()
+
+
+@pytest.mark.parametrize("kind", OPERANDS)
+def test_operands_need_not_be_aligned(kind: str) -> None:
+    inputs, rows = drawn(kind, 12), 12
+    shifted = [np.empty(one.nbytes + 1, np.uint8)[1:].view(one.dtype).reshape(one.shape) for one in inputs]
+    for one, same in zip(shifted, inputs, strict=True):
+        one[...] = same
+    for ours, apart in zip(run(kind, inputs, rows), run(kind, shifted, rows), strict=True):
         assert ours.tobytes() == apart.tobytes()
 
 
@@ -166,6 +176,26 @@ def test_what_is_written_over_an_operand_is_the_same(kind: str) -> None:
     operands = (logits, *inputs[1:])
     run_act(REGISTRY[kind], Call(np, OPERANDS[kind][2], operands, (logits,), (), (box,) * 3, (box,), Workspace(np)))
     assert logits.tobytes() == apart.tobytes()
+
+
+def test_results_need_not_lie_flat_nor_be_aligned() -> None:
+    x = drawn("gelu", 6)[0]
+    (plain,) = run("gelu", [x], 6)
+    strided = np.zeros((6, 2 * WIDTH), np.float32)[:, ::2]
+    shifted = np.zeros(x.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(x.shape)
+    box = ((0, 6), (0, WIDTH))
+    for y in (strided, shifted):
+        run_act(REGISTRY["gelu"], Call(np, {}, (x,), (y,), (), (box,), (box,), Workspace(np)))
+        assert y.tobytes() == plain.tobytes()
+
+
+def test_gradients_of_rows_may_be_read_only() -> None:
+    grad, dx = np.ones((3, 4), np.float32), np.empty((5, 4), np.float32)
+    grad.flags.writeable = False
+    boxes = (((0, 3),), ((0, 3), (0, 4))), (((0, 5), (0, 4)),)
+    call = Call(np, {"axis": 0, "size": 5}, (np.array([1, 4, 1]), grad), (dx,), (), *boxes, Workspace(np))
+    run_act(REGISTRY["gather_grad"], call)
+    assert dx[:, 0].tolist() == [0, 2, 0, 0, 1]
 
 
 def test_a_row_that_sees_no_key_weighs_all_alike_and_passes_nothing_back() -> None:
@@ -214,13 +244,40 @@ def test_halves_are_computed_in_single_precision_and_rounded_once(dtype: np.dtyp
     assert y.tobytes() == single.astype(dtype).tobytes()
 
 
-def test_whatever_is_warm_is_compiled_for_the_types_of_acts() -> None:
-    warm()
-    kernels = [row_kernels.gelu, row_kernels.layer_norm_grad, row_kernels.weigh_rows, row_kernels.adam]
-    before = [len(one.load().signatures) for one in kernels]
-    run("gelu", drawn("gelu", 5), 5)
-    run("layer_norm_grad", drawn("layer_norm_grad", 5), 5)
-    assert [len(one.load().signatures) for one in kernels] == before == [1] * len(kernels)
+@pytest.mark.parametrize("symbol", row_kernels.OBJECT_FILE.entries)
+def test_bits_are_those_of_numba_s_own_calls(symbol: str) -> None:
+    kernel = row_kernels.OBJECT_FILE.entries[symbol]
+    numbas = dispatcher(kernel.__wrapped__, _nrt=False, **kernel.options)
+    rng = np.random.default_rng(1)
+    drawn_as = {
+        "Vector": lambda: (rng.standard_normal(WIDTH) * 20).astype(np.float32),
+        "Matrix": lambda: (rng.standard_normal((WIDTH, WIDTH)) * 20).astype(np.float32),
+        "Indices": lambda: rng.integers(-1, WIDTH + 1, WIDTH),
+        "np.float32": lambda: np.float32(rng.uniform(0.1, 1)),
+        "int": lambda: int(rng.integers(3, 9)),
+        "bool": lambda: bool(rng.integers(2)),
+    }
+    forms = [form for name, form in kernel.__wrapped__.__annotations__.items() if name != "return"]
+    for odd in ((), (np.nan,), (np.inf, -np.inf), (np.nan, -0.0, np.inf, -1e30, 1e30, 1e-42)):
+        ours = [drawn_as[form]() for form in forms]
+        for array in (one for one in ours if isinstance(one, np.ndarray) and one.dtype == np.float32):
+            array.reshape(-1)[rng.integers(0, array.size, len(odd))] = odd
+        theirs = [one.copy() if isinstance(one, np.ndarray) else one for one in ours]
+        kernel(*ours)
+        numbas(*theirs)
+        for mine, his in zip(ours, theirs, strict=True):
+            assert np.asarray(mine).tobytes() == np.asarray(his).tobytes()
+
+
+def test_acts_load_no_compiler() -> None:
+    row_kernels.OBJECT_FILE.load()
+    program = (
+        "import sys; import numpy as np; from strategy.graph.ops import row_kernels\n"
+        "row_kernels.exp(np.ones(2, np.float32), np.ones(2, np.float32))\n"
+        "print(sorted({'numba', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_acts_run_without_a_compiler() -> None:
