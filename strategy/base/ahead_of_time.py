@@ -157,8 +157,8 @@ class ObjectFile:
         return cache_folder(self._source.parent)
 
     def is_usable(self) -> bool:
-        """Whether the compiler is on, and what it makes can be kept: else every process would compile anew."""
-        return not is_compiler_off() and self.folder is not None
+        """Whether the compiler is on, what it makes can be kept (else every process would compile anew), and read."""
+        return sys.platform == "linux" and not is_compiler_off() and self.folder is not None
 
     def load(self) -> None:
         """Make all functions callable: by the code that is kept, else by what is compiled now, and kept if it can be.
