@@ -26,6 +26,7 @@ SEEDS = [seed for seed in range(30) if "strategy/ilp/**/*.py" not in ROOMS[seed 
 """Of every room but the solver's, which holds as much as all the others."""
 
 
+@pytest.mark.long
 def test_mutants_are_drawn_by_seed_from_their_room_and_are_python() -> None:
     found = [drawn(ROOT, ROOMS, seed) for seed in SEEDS]
     assert found == [drawn(ROOT, ROOMS, seed) for seed in SEEDS]

@@ -58,6 +58,7 @@ def test_halves_codes_dropout_and_launches_of_several_acts_too(seed: int) -> Non
     assert sum(one.device.tried for one in found) > 10
 
 
+@pytest.mark.long
 def test_numbers_that_an_order_changes_in_the_last_bit_are_found() -> None:
     """Of halves: a library that adds up in an order of its own rounds otherwise than one in the order of ranks."""
     case = random_plan_case(SUMS, backend="cupy", precision=Precision.BF16, ranks=(3,))

@@ -63,7 +63,7 @@ def plan_of(layout: str) -> Plan:
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     "layouts",
-    long_but([(["two shares of experts"],), ([*LAYOUTS][1:],)], 0),
+    long_but([(["two shares of experts"],), ([*LAYOUTS][1:],)]),
     ids=["one", "all"],
 )
 def test_experts_learn_what_one_rank_learns(tmp_path: Path, layouts: list[str]) -> None:

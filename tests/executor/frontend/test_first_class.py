@@ -467,6 +467,7 @@ def test_layouts_as_text() -> None:
         from_numpy(X, placement=placement(0), sbp="S0")
 
 
+@pytest.mark.long
 def test_placements_of_one_rank_and_of_three_axes() -> None:
     assert placement(0) == placement([0])
     cube = placement([[[0, 1], [2, 3]], [[4, 5], [6, 7]]])

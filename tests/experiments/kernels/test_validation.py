@@ -35,6 +35,7 @@ def test_withheld_cells_are_met_kind_by_kind(found: KernelValidation) -> None:
         assert one.median <= most, one
 
 
+@pytest.mark.long
 def test_nine_in_ten_products_are_met_within_a_quarter(found: KernelValidation) -> None:
     products = [one for one in found.errors if one.kind is KernelKind.PRODUCTS]
     assert all(one.p90 <= 0.24 for one in products if (one.kind, one.device, one.precision) != THROTTLED)

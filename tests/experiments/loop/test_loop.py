@@ -123,6 +123,7 @@ def test_the_competitors_are_legal_and_all_different(ranks: int) -> None:
     assert any(pp > 1 for _, _, pp in degrees)
 
 
+@pytest.mark.long
 def test_the_chosen_plan_is_the_fastest_that_was_simulated() -> None:
     _, first = answer(2)
     others = [c.plan.claims.step_time_s for c in contenders(2)]

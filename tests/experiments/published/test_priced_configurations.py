@@ -50,6 +50,7 @@ def test_configurations_of_several_trainers_have_runs(runs: list[PricedRun]) -> 
     assert all(0 < run.low_s < run.priced_s < run.high_s for run in runs)
 
 
+@pytest.mark.long
 def test_a_run_is_of_its_own_configuration(runs: list[PricedRun]) -> None:
     found = {run.row_id for run in runs if run.configuration == NEMO}
     assert "mlperf_v5.0_NVIDIA_eos-dfw_n64_ngc25.01_nemo_llama31_405b" in found

@@ -13,7 +13,7 @@ import pytest
 from experiments.cli import main
 from experiments.explanation.why_not import pinned_request
 from experiments.trainers import memory_margin
-from experiments.trainers.memory_margin import fit_problems, found_with, missing_bytes, trainer_price
+from experiments.trainers.memory_margin import FIRST_SHARE, fit_problems, found_with, missing_bytes, trainer_price
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, PlanError
 from strategy.base.status import Status
@@ -161,7 +161,7 @@ def test_a_first_search_that_finds_nothing_in_its_part_of_the_time_has_the_rest(
         return fill(one, budget)
 
     found_with(wanted, 0.95, solve, Budget.of(100.0))
-    assert parts[:2] == pytest.approx([50.0, 100.0], abs=5.0)
+    assert parts[:2] == pytest.approx([100 * FIRST_SHARE, 100.0], abs=5.0)
 
     def slow(one: Request, budget: Budget) -> SearchResult:
         parts.append(budget.left_s())

@@ -121,7 +121,7 @@ def test_a_plan_learns_what_one_rank_learns(trained: Train, layout: str, dtype: 
         assert np.abs(got - expected).max() <= tolerance * max(1.0, np.abs(expected).max()), name
 
 
-@pytest.mark.parametrize("layout", long_but(["stages", "grid", "mixed", "groups"], 0, 2, 3))
+@pytest.mark.parametrize("layout", long_but(["stages", "grid", "mixed", "groups"], 2))
 def test_ranks_hold_and_send_what_the_plan_says(trained: Train, layout: str) -> None:
     found, plan = trained(layout, DType.FLOAT32), small_plan(layout)
     assert found.summary["sent_bytes_per_step"] == list(plan.claims.sent_bytes_per_step)

@@ -126,6 +126,7 @@ def test_what_a_search_wrote_is_replayed(case: Case, tmp_path: Path) -> None:
     assert found.by_work + found.by_plainer > 0
 
 
+@pytest.mark.long
 def test_the_cases_have_proofs_of_every_kind() -> None:
     cases = {name: case_named(name) for name in CASES}
     every = {name: [one for _, one in found.certificate.bounds] for name, found in cases.items()}

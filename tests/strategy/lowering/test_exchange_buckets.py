@@ -98,6 +98,7 @@ def test_no_bit_of_a_training_changes(zero: int, count: int, overlaps: bool) -> 
         assert held == list(plan.claims.peak_memory_bytes)
 
 
+@pytest.mark.long
 def test_on_two_levels_too() -> None:
     plain = plan_of(tp=2, nodes=True, overlaps=True)
     text = corpus(MODEL.vocabulary)

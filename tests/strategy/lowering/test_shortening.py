@@ -102,7 +102,7 @@ def collisions(program: Program, timeline: Timeline) -> int:
 
 @pytest.mark.parametrize(
     ("degrees", "backend"),
-    long_but(itertools.product([(1, 2, 4), (2, 1, 2), (1, 1, 3)], ["numpy", "cupy"]), 1, 2, 5),
+    long_but(itertools.product([(1, 2, 4), (2, 1, 2), (1, 1, 3)], ["numpy", "cupy"]), 1),
 )
 def test_nothing_lies_on_top_of_what_is_live(
     degrees: tuple[int, int, int], backend: str, monkeypatch: pytest.MonkeyPatch

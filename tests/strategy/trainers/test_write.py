@@ -83,6 +83,7 @@ def test_what_no_file_has_words_for_is_told() -> None:
     assert write_configuration(plan, TrainerName.MEGATRON, "x").cannot_say == ("schedule zb-h1: the file says 1f1b",)
 
 
+@pytest.mark.long
 def test_torchtitan_names_a_flavour() -> None:
     flavour = known_models()["torchtitan/llama3/debugmodel"]
     model = description(flavour, 128)

@@ -15,6 +15,8 @@ from experiments.bench.baselines.uniform import uniform
 from tests.experiments.bench.baselines.conftest import limited
 from tests.support.long_parameters import long_but
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("name", long_but(JOINT_BASELINES, 1))
 def test_answers_fit(ample: LayerPricing, name: str) -> None:

@@ -18,6 +18,7 @@ from strategy.graph.ops import REGISTRY, machine_coded, row_kernels
 from strategy.graph.ops.base import Call, Workspace
 from strategy.graph.ops.half_precision import run_act
 from strategy.sbp.tensor import DType
+from tests.support.long_parameters import long_but
 
 ROOT = Path(__file__).parents[4]
 Array = npt.NDArray[Any]
@@ -244,7 +245,7 @@ def test_halves_are_computed_in_single_precision_and_rounded_once(dtype: np.dtyp
     assert y.tobytes() == single.astype(dtype).tobytes()
 
 
-@pytest.mark.parametrize("symbol", row_kernels.OBJECT_FILE.entries)
+@pytest.mark.parametrize("symbol", long_but(row_kernels.OBJECT_FILE.entries, 0, 7, 12, 15))
 def test_bits_are_those_of_numba_s_own_calls(symbol: str) -> None:
     kernel = row_kernels.OBJECT_FILE.entries[symbol]
     numbas = dispatcher(kernel.__wrapped__, _nrt=False, **kernel.options)

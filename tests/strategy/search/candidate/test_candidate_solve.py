@@ -66,6 +66,7 @@ def test_a_limit_changes_no_free_bound_and_is_kept_to(asked: Request) -> None:
     assert (nothing.free_bound_ns, nothing.bound_ns, nothing.solved) == (free.free_bound_ns, None, None)
 
 
+@pytest.mark.long
 def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -58,6 +58,7 @@ def test_what_exceeds_the_limit_is_solved_again(monkeypatch: pytest.MonkeyPatch)
     assert plan.claims.lower_bound_s == first.bound_ns / 1e9
 
 
+@pytest.mark.long
 def test_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(2, TRAINING, limit=10**6, model=replace(MODEL, layers=1))
     first = solved(asked)
