@@ -311,6 +311,7 @@ def test_a_stage_of_several_types_is_simulated_rank_by_rank() -> None:
     assert not program.alike
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_uneven_stages_train_as_one_device_does() -> None:
     model = GptConfig(layers=5, width=8, heads=2, sequence=4, vocabulary=16)

@@ -70,7 +70,7 @@ def test_what_was_once_wrong_is_right(number: int) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", long_but([3, 4], 1))
+@pytest.mark.parametrize("ranks", long_but([3, 4]))
 def test_processes_compute_what_one_device_computes(ranks: int) -> None:
     numbers = [number for number in PROCESSES if mpi_ranks(number) == ranks]
     assert check_under_mpi(ranks, {number: case(number).plan for number in numbers}) == {

@@ -34,7 +34,7 @@ TRAINING = Training(global_batch=8, num_micro_batches=2, dtype=DType.FLOAT64)
             (GPT, {"pp": 2}, ("replica", "data", "tensor")),
             (EXPERTS, {"ep": 2}, ("replica", "data", "expert", "tensor")),
         ],
-        *(2, 3),
+        2,
     ),
     ids=["tensor", "context", "pipeline", "experts"],
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, present
+from strategy.base.status import Status
 from strategy.base.units import format_bytes
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.memory_error import MemoryErrors
@@ -62,10 +63,11 @@ def _for_trainer(
     trainer = present(claim.trainer, "the trainer")
     margin = _errors().margin(FRAMEWORKS[TrainerName(trainer)], claim.probability)
     limit, best = int(request.memory_limit_bytes / margin), 0.0
-    part = budget.share(FIRST_SHARE)
+    first = part = budget.share(FIRST_SHARE)
     while True:
+        within = replace(request, memory_limit_bytes=limit)
         try:
-            result = solve(replace(request, memory_limit_bytes=limit), part)
+            result = solve(within, part)
         except (InfeasibleError, OutOfTimeError) as error:
             if isinstance(error, OutOfTimeError) and part is not budget and not budget.is_over():
                 part = budget  # nothing was found in its part: it has all that is left
@@ -76,12 +78,30 @@ def _for_trainer(
         price = trainer_price(result.plan, trainer)
         missing = missing_bytes(price, claim.probability)
         if missing <= 0:
-            return _claiming(result, claim)
+            return _claiming(_with_the_rest(within, claim, result, solve, budget) if part is first else result, claim)
         best = max(best, price.fit_probability or 0.0)
         if result.interrupted or budget.is_over():
             raise _not_found(claim, best, limit)
         held = min(limit, max(result.plan.claims.peak_memory_bytes))
         limit, part = max(held - missing, int(LEAST_PART * held)), budget.share(NEXT_SHARE)
+
+
+def _with_the_rest(
+    request: Request,
+    claim: FitClaim,
+    found: SearchResult,
+    solve: Callable[[Request, Budget], SearchResult],
+    budget: Budget,
+) -> SearchResult:
+    """What a search with all the time that is left finds, where the first one was short of it and found no better."""
+    if found.status is not Status.LIMIT or found.interrupted or budget.is_over():
+        return found
+    try:
+        other = solve(request, budget)
+    except (InfeasibleError, OutOfTimeError):
+        return found
+    fits = missing_bytes(trainer_price(other.plan, present(claim.trainer, "the trainer")), claim.probability) <= 0
+    return other if fits and other.plan.claims.step_time_s <= found.plan.claims.step_time_s else found
 
 
 def _not_found(claim: FitClaim, best: float, limit: int) -> OutOfTimeError:

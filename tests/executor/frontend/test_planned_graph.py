@@ -136,6 +136,7 @@ def test_a_plan_trains_as_one_device_does(pins: dict[str, Any], tmp_path: Path) 
         np.testing.assert_allclose(found, alone(), rtol=2e-5)
 
 
+@pytest.mark.long
 def test_what_a_plan_leaves_is_a_state_like_any_other() -> None:
     """Under one plan, then under another, then without one."""
     one, other = planned(dp=2, zero_stage=3, micro_batch=8), planned(pp=2, micro_batch=4)

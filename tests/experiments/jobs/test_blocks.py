@@ -40,6 +40,7 @@ def test_plans_take_turns_and_each_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert runs[0]["pids"] == runs[1]["pids"]
 
 
+@pytest.mark.long
 def test_a_plan_of_other_ranks_is_told_once(tmp_path: Path) -> None:
     plans = [write_small_plan(tmp_path, layout) for layout in ("mixed", "stages")]
     counts = ("--blocks", 1, "--steps", 1, "--out", tmp_path)

@@ -15,7 +15,7 @@ from experiments.explanation.why_not import pinned_request
 from experiments.trainers import memory_margin
 from experiments.trainers.memory_margin import FIRST_SHARE, fit_problems, found_with, missing_bytes, trainer_price
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, PlanError
+from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, PlanError, present
 from strategy.base.status import Status
 from strategy.closed_form.calibration import shipped
 from strategy.hardware.presets import find_cluster
@@ -171,6 +171,28 @@ def test_a_first_search_that_finds_nothing_in_its_part_of_the_time_has_the_rest(
     with pytest.raises(OutOfTimeError, match="in time"):
         found_with(wanted, 0.95, slow, Budget.of(100.0))
     assert len(parts) == 2, "and then it is over"
+
+
+@pytest.mark.parametrize(("later_s", "answer_s"), [(0.5, 0.5), (2.0, 1.0), (None, 1.0)])
+def test_a_first_search_that_was_short_of_time_is_followed_by_one_with_the_rest(
+    asked: tuple[Plan, Request], later_s: float | None, answer_s: float
+) -> None:
+    """Of both, the faster plan is the answer; none that came later, the first."""
+    plan, wanted = asked
+    parts = list[float]()
+
+    def solve(one: Request, budget: Budget) -> SearchResult:
+        parts.append(budget.left_s())
+        if len(parts) == 2 and later_s is None:
+            raise OutOfTimeError("no plan was found in time")
+        step_s = 1.0 if len(parts) == 1 else present(later_s, "a step")
+        claims = replace(plan.claims, peak_memory_bytes=(DEVICE // 2,), step_time_s=step_s)
+        return SearchResult(replace(plan, claims=claims), Status.LIMIT, (), 1, 0.0)
+
+    found = found_with(wanted, 0.95, solve, Budget.of(100.0))
+    assert parts == pytest.approx([100 * FIRST_SHARE, 100.0], abs=5.0)
+    assert found.plan.claims.step_time_s == answer_s
+    assert found.plan.claims.fit == FitClaim(0.95, TargetTrainer.MEGATRON)
 
 
 def test_where_no_file_fits_the_best_probability_is_told(asked: tuple[Plan, Request]) -> None:

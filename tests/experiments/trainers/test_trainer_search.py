@@ -65,6 +65,7 @@ def test_the_answer_is_said_whole_by_the_trainers_file(
     assert "--sequence-parallel\n" in out.read_text()
 
 
+@pytest.mark.long
 def test_the_certificate_says_whose_space_it_is_of(
     answer: tuple[dict[str, object], Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

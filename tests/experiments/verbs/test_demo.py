@@ -14,6 +14,7 @@ from strategy.cost.calibrate import read_calibration
 from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
 from tests.mpi.jobs import Ended, Job, run, run_well
+from tests.support.long_parameters import long_but
 
 pytestmark = pytest.mark.mpi
 RANKS, BLOCKS, STEPS = 2, 3, 3
@@ -108,7 +109,7 @@ def test_people_see_a_table(demo: tuple[Ended, Path]) -> None:
     assert ended.stderr.count("<- chosen before any run") == 1
 
 
-@pytest.mark.parametrize("arguments", [("--ranks", 1), ("--steps", 2), ("--blocks", 2)])
+@pytest.mark.parametrize("arguments", long_but([(("--ranks", 1),), (("--steps", 2),), (("--blocks", 2),)], 1))
 def test_too_small_a_comparison_is_refused(tmp_path: Path, arguments: tuple[str, int]) -> None:
     ended = run(tmp_path, "demo", *arguments, "--json")
     assert (ended.code, ended.stdout, len(ended.messages)) == (2, "", 1)

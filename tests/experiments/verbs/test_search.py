@@ -253,6 +253,7 @@ def test_pinned_layouts_and_stages_are_in_the_plan(command: Command, tmp_path: P
         assert plan.layout.signatures[f"{name}.weight:adamw"].updates[0] == weight
 
 
+@pytest.mark.long
 @exchange_left_alone()
 def test_a_pinned_placement_is_in_the_plan(command: Command, tmp_path: Path, cluster_file: Path) -> None:
     pin = write(tmp_path / "pins.toml", '[placement]\n"layers.2.*" = [1]\n"layers.[01].*" = [0]')

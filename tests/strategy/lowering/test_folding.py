@@ -79,7 +79,7 @@ def acts(timeline: Timeline, ranks: set[int]) -> dict[tuple[str, int, int], tupl
             )
             for backend in ("numpy", "cupy")
         ],
-        *(2, 11, 13, 18),
+        *(2, 13),
     ),
 )
 def test_acts_take_place_when_they_do_among_all(
@@ -97,7 +97,7 @@ def test_acts_take_place_when_they_do_among_all(
 
 
 @pytest.mark.parametrize(
-    "order", long_but([(["data"],), (["pipeline"],), (["tensor", "pipeline", "data"],), (["data", "pipeline"],)], 1, 2)
+    "order", long_but([(["data"],), (["pipeline"],), (["tensor", "pipeline", "data"],), (["data", "pipeline"],)], 2)
 )
 @pytest.mark.parametrize(("degrees", "per_node"), long_but([((2, 2, 2), 2), ((2, 2, 4), 4), ((4, 2, 2), 4)], 0))
 def test_axes_in_other_orders_fold(
@@ -132,7 +132,7 @@ def test_axes_in_other_orders_fold(
             ((1, 4, 2, 2), "gpipe", "ring"),
             ((2, 4, 1, 2), "1f1b", "all_to_all"),
         ],
-        *(1, 3),
+        1,
     ),
 )
 def test_ranks_round_a_ring_fold(

@@ -123,6 +123,7 @@ def _own() -> list[str]:
     return [f"ahead.0.{part}.weight" for part in ("token_norm", "stream_norm", "join", "layer.attn.k", "norm")]
 
 
+@pytest.mark.long
 def test_it_trains_over_ranks_as_on_one_device() -> None:
     how = Training(4, num_micro_batches=2, dtype=DType.FLOAT64)
     plan = plan_by_rules(request(4, how, model=MODEL), config_of(how, dp=2, pp=2), ("data", "tensor"))
