@@ -192,7 +192,7 @@ def _shards(settings: Settings) -> int:
     return 0 if settings.value(key, -1) in (-1, "-1") else settings.count(key)
 
 
-_ENDS = ("parallelism.pipeline_parallel_first_stage_less_layers", "parallelism.pipeline_parallel_last_stage_less_layers")
+_ENDS = tuple(f"parallelism.pipeline_parallel_{end}_stage_less_layers" for end in ("first", "last"))
 """Layers that the embedding, and that the head, count as."""
 
 

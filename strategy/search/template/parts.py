@@ -224,7 +224,8 @@ def _written_over(
         tensor = arrangement.tensors[index]
         value, place = graph.values[tensor.value], at[_holder(graph, tensor).name]
         nbytes = held_nbytes(graph, layout.stages, tensor, rank)
-        return value.role is Role.VARIABLE, value.rate, value.space, value.spec.dtype, tensor.lifetime.blocks, place, nbytes
+        kind = value.role is Role.VARIABLE, value.rate, value.space, value.spec.dtype
+        return *kind, tensor.lifetime.blocks, place, nbytes
 
     for time, action in enumerate(arrangement.actions):
         positions = op_definition(graph.by_name[action.op].kind).in_place if action.op and action.writes else ()
