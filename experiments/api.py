@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from simulator.simulate import Simulation
     from strategy.plan.plan import Plan
     from strategy.search.search_result import SearchResult
-    from strategy.space.request import Request
     from strategy.trainers.priced import TrainerPrice
 
 
@@ -37,7 +36,6 @@ def search(model: str, **options: Any) -> SearchResult:
     """
     from experiments.planning.prices import simulated_step
     from experiments.planning.request import clusters_of, request_of
-    from experiments.trainers.memory_margin import found_with
     from strategy.plan.plan import write_plan
     from strategy.search.search import search as searched
 
@@ -50,11 +48,7 @@ def search(model: str, **options: Any) -> SearchResult:
     if len(clusters) > 1:
         raise InputError("counts of GPUs are compared by the command", where="search: gpus", expected="one number")
     request = request_of(args, clusters[0]).request
-
-    def solve(one: Request, budget: Budget) -> SearchResult:
-        return searched(one, simulate=simulated_step, budget=budget)
-
-    found = found_with(request, args.fit_probability, solve, Budget.of(args.time_limit))
+    found = searched(request, simulate=simulated_step, budget=Budget.of(args.time_limit))
     if "out" in options:
         write_plan(found.plan, args.out)
     return found

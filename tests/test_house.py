@@ -474,7 +474,7 @@ RUN = (
     *("strategy.ilp.solve.warm", "strategy.layout.warm", "strategy.graph.warm", "simulator.warm"),
     "experiments.jobs.blocks",
     *("executor.exchange.c_interface.build", "executor.gpu_acceptance.__main__"),
-    *("strategy.trainers.applied", "strategy.trainers.applied.dtensor", "strategy.trainers.applied.jax_arrays"),
+    *("strategy.exports.applied", "strategy.exports.applied.dtensor", "strategy.exports.applied.jax_arrays"),
 )
 """With `python -m`, by `make`, by the demo, by who writes C, and by `sbplan export`, which writes them out."""
 PROOF = ("simulator.reference",)

@@ -81,12 +81,30 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> Asked:
         gap=args.gap,
         incumbents=not args.no_incumbents,
     )
-    if args.trainer is None:
-        return Asked(request, calibration)
-    from strategy.space.trainer_space import TargetTrainer
+    without: tuple[str, ...] = ()
+    if args.trainer is not None:
+        from strategy.space.trainer_space import TargetTrainer
 
-    limited, without = for_trainer(request, TargetTrainer(args.trainer))
-    return Asked(limited, calibration, without)
+        request, without = for_trainer(request, TargetTrainer(args.trainer))
+    if args.fit_probability is not None:
+        request = with_fit(request, args.fit_probability)
+    return Asked(request, calibration, without)
+
+
+def with_fit(request: Request, probability: float) -> Request:
+    """The request for plans that fit with a probability, as their trainer holds them, or else by their own count.
+
+    Raises:
+        InputError: devices differ.
+    """
+    from strategy.plan.plan import FitClaim, most_memory_bytes
+
+    cluster = request.cost.cluster
+    if cluster.groups:
+        expected = "nodes of one type"
+        raise InputError("memory is kept free on alike devices", where=cluster.name, expected=expected)
+    limit = most_memory_bytes(cluster, FitClaim(probability, request.pins.trainer))
+    return replace(request, memory_limit_bytes=limit, pins=replace(request.pins, fit_probability=probability))
 
 
 def for_trainer(request: Request, trainer: TargetTrainer) -> tuple[Request, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.job import Job, Jobs
 from strategy.closed_form.work import trained_parameters
 from strategy.cost.cost import CostModel
-from strategy.cost.kernel_prices import sheet_of
+from strategy.exports.of_plan import said_of_plan
 from strategy.hardware.cluster import Cluster
 from strategy.hardware.devices import device, named_sheet
 from strategy.hardware.presets import PRESETS, preset_with
@@ -23,8 +23,7 @@ from strategy.layout.config import PlanConfig
 from strategy.search.search import MOST_DEVICES, search
 from strategy.space.request import Request
 from strategy.trainers.architecture import description
-from strategy.trainers.of_plan import said_of_plan
-from strategy.trainers.priced import PricedMachine, TrainerPrice, priced
+from strategy.trainers.priced import PricedMachine, TrainerPrice, machine_of_cluster, priced
 from strategy.trainers.trained import TrainedModel, configured, training_of
 
 _TOLD = 0.02
@@ -72,20 +71,6 @@ def machine_of(gpu: str, gpus: int, per_node: int) -> PricedMachine:
     """
     sheet = named_sheet(gpu) or named_sheet(gpu.upper()) or device(gpu.upper())
     return PricedMachine(sheet, gpus, min(per_node or min(sheet.domain, 8), gpus))
-
-
-def machine_of_cluster(cluster: Cluster) -> PricedMachine:
-    """A cluster of alike nodes as the closed form sees it.
-
-    Raises:
-        InputError: its nodes are of several types.
-    """
-    if cluster.groups:
-        expected = "nodes of one type"
-        raise InputError("the closed form prices clusters of alike nodes", where=cluster.name, expected=expected)
-    fabric = cluster.fabric if cluster.fabric != "tcp" else "edr"
-    sheet = replace(sheet_of(cluster.device), nic_bytes_per_s=cluster.inter.bytes_per_s)
-    return PricedMachine(sheet, cluster.devices, cluster.devices_per_node, fabric, cluster.host)
 
 
 def searched(

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments.planning.prices import simulated_step
-from experiments.trainers.memory_margin import trainer_price
 from experiments.trainers.trainer_prices import fits_text
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.units import format_bytes, format_seconds
+from strategy.exports.trainer_file import file_price, trainer_file
 from strategy.plan.plan import Plan
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
@@ -23,7 +23,6 @@ from strategy.space.request import Pins, Request
 from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.priced import TrainerPrice
 from strategy.trainers.trained import TrainerName
-from strategy.trainers.write import write_configuration
 
 LIMITED_SHARE, LEAST_LIMITED_S = 0.65, 45.0
 """Of the time, for the search within the trainer's limits; and seconds at least, if there are so many."""
@@ -63,9 +62,10 @@ def answer_for(request: Request, found: Plan, budget: Budget, without: tuple[str
     trainer = request.pins.trainer
     if trainer is None:
         raise InputError("no trainer", where="pins")
-    written = write_configuration(found, TrainerName(trainer), f"plan.{trainer}")
+    name = TrainerName(trainer)
+    written = trainer_file(found, name, f"plan.{trainer}")
     try:
-        price = trainer_price(found, trainer)
+        price = file_price(found, name)
     except InputError:
         price = None
     return TrainerAnswer(trainer, written.cannot_say, price, _free(request, budget), without)
@@ -80,7 +80,7 @@ def _free(request: Request, budget: Budget) -> SearchResult | None:
 
 
 def _without(pins: Pins) -> Pins:
-    return replace(pins, trainer=None)
+    return replace(pins, trainer=None, fit_probability=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,6 @@ def trainer_text(found: Plan, answer: TrainerAnswer) -> str:
         fits = fits_text(one)
         held = f"{format_bytes(one.peak_memory_bytes)} of {format_bytes(one.limit_bytes)}"
         lines.append(f"as {answer.trainer} runs it, by the closed form: {step} ({lo} to {hi}), {held}, {fits}")
-        if not one.fits:
-            lines.append("for one that fits: --fit-probability 0.8, and a longer --time-limit")
     lines += [f"trained without {line}" for line in answer.without]
     lines += [f"not said by its file: {line}" for line in answer.cannot_say]
     return "\n".join(lines)

@@ -36,16 +36,17 @@ def run(args: argparse.Namespace) -> int:
     if args.to in PROGRAMS:
         return write_program(args)
     from strategy.base.files import write_atomic
+    from strategy.exports.trainer_file import trainer_file
     from strategy.plan.plan import read_plan
     from strategy.trainers.trained import TrainerName
-    from strategy.trainers.write import ENDINGS, write_configuration
+    from strategy.trainers.write import ENDINGS
 
     trainer = TrainerName(args.to)
     out = args.out or args.plan.with_suffix(ENDINGS[trainer])
     if out == args.plan:
         out = out.with_stem(f"{out.stem}-{trainer}")
     check_output_path(out, "--out")
-    written = write_configuration(read_plan(args.plan), trainer, out.name)
+    written = trainer_file(read_plan(args.plan), trainer, out.name)
     lines = "".join(f"\n  - {line}" for line in written.cannot_say)
     if written.cannot_say and not args.lossy:
         raise InputError(
@@ -66,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
 def write_program(args: argparse.Namespace) -> int:
     """Write a program of DTensor or JAX, which says all of a plan's layouts or is refused."""
     from strategy.base.files import write_atomic
+    from strategy.exports.step_layouts import written_program
     from strategy.plan.plan import read_plan
-    from strategy.trainers.step_layouts import written_program
 
     out = args.out or args.plan.with_suffix(".py")
     check_output_path(out, "--out")

@@ -102,7 +102,8 @@ def run(args: argparse.Namespace) -> int:
 def machine_for(args: argparse.Namespace, found: ReadConfiguration) -> tuple[PricedMachine, Cluster | None]:
     """On what it is priced."""
     from experiments.machine.machine import find_machine
-    from experiments.trainers.trainer_prices import cluster_of, machine_of, machine_of_cluster
+    from experiments.trainers.trainer_prices import cluster_of, machine_of
+    from strategy.trainers.priced import machine_of_cluster
 
     if args.cluster is not None:
         if args.gpus or args.gpu:

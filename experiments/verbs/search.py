@@ -120,8 +120,8 @@ def _add_restrictions(parser: argparse.ArgumentParser) -> None:
         "--fit-probability",
         type=fit_probability,
         metavar="P",
-        help="keep memory free so that the plan fits with this probability, by how far predictions of memory were off "
-        "on runs that they had not seen: those of the trainer of --for, else of systems of which none was seen",
+        help="only plans that fit into memory with this probability, by how far predictions were off on runs that they had "
+        "not seen: as the trainer of --for holds them (0.5 unless given), else by the margin of systems never seen",
     )
     parser.add_argument(
         "--deduce",
@@ -171,7 +171,6 @@ def run(args: argparse.Namespace) -> int:
     from experiments.planning.prices import simulated_step
     from experiments.planning.training_cost import cost_text, steps_of, training_cost
     from experiments.studies.job_failures import read_failure_rates, size_of
-    from experiments.trainers.memory_margin import found_with
     from experiments.trainers.trainer_search import answer_for, limited_budget, trainer_document, trainer_text
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
@@ -192,11 +191,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
             limited = budget.share(1 - SHARE) if request.pins.trainer is None else limited_budget(budget)
-
-            def solve(one: Request, part: Budget) -> SearchResult:
-                return search(one, simulate=simulated_step, budget=part, watch=watch)
-
-            result = found_with(request, args.fit_probability, solve, limited)
+            result = search(request, simulate=simulated_step, budget=limited, watch=watch)
             rest = Budget.of(0.0) if result.interrupted else budget
             answer = None if request.pins.trainer is None else answer_for(request, result.plan, rest, asked.without)
     except InfeasibleError as error:
@@ -237,7 +232,6 @@ def compare_counts(
     from experiments.planning.gpu_counts import answered, overall, table, without_others
     from experiments.planning.prices import simulated_step
     from experiments.studies.job_failures import size_of
-    from experiments.trainers.memory_margin import found_with
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
@@ -247,11 +241,8 @@ def compare_counts(
     counts: list[dict[str, object]] = []
     with progress() as watch, clean_stdout(), stopping() as stopped_by:
 
-        def search_once(request: Request, part: Budget) -> SearchResult:
-            return search(request, simulate=simulated_step, budget=part, watch=watch)
-
         def solve(request: Request, part: Budget) -> SearchResult:
-            return found_with(request, args.fit_probability, search_once, part)
+            return search(request, simulate=simulated_step, budget=part, watch=watch)
 
         for one in answered(requests, args.tokens, rates, solve, budget):
             best: Certainty | Unknown = ALONE

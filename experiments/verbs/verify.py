@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
     """Verify and say what was found."""
     if args.certificate is not None:
         return verify_certificate(args.certificate, args.plan, json=args.json)
-    from experiments.trainers.memory_margin import fit_problems
     from simulator import engine
+    from strategy.exports.trainer_fit import fit_problems
     from strategy.plan.plan import read_plan
     from strategy.plan.replayed_bound import replayed_bound
     from strategy.plan.verify import Admitted, admitted, refusal

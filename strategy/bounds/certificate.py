@@ -41,6 +41,7 @@ PINNED = {
     **dict.fromkeys(("zero_stage", "zero_group", "zero_min_size"), int),
     **{"schedule": Schedule, "recompute": Recompute, "context": Context, "order": tuple, "trainer": TargetTrainer},
     "kept_layers": KeptLayers,
+    "fit_probability": float,
 }
 """What may be pinned of a space that there is a certificate of, with its type."""
 FLOATS = ("memory", "shares", "prices")

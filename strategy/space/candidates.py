@@ -34,6 +34,7 @@ from strategy.space.request import Request
 from strategy.space.short_model import shortened
 from strategy.space.space import SearchSpace
 from strategy.space.stage_orders import runs_by_speed, stage_orders
+from strategy.space.trainer_memory import fitting_groups
 from strategy.space.trainer_space import TRAINER_SPACES
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
@@ -58,6 +59,8 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
 def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     """Every configuration that the pins allow, those together that differ in schedule alone, what saves least first.
 
+    For a trainer, those that its configurations can say and its devices are likely to hold (`trainer_memory`).
+
     A tensor axis shares out every layer, so that its ranks divide the heads of attention, as trainers ask; a context
     axis splits long sequences. Stage 0 of ZeRO leaves stages 1 and 2 to the choice of layouts, but for groups: in
     those of a node, which gather over its links alone, stage 3 is looked at where memory asks for it; others where they
@@ -65,7 +68,13 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
 
     Raises:
         InputError: owners are pinned, but no stage of ZeRO.
+        InfeasibleError: no configuration is likely to fit as its trainer holds it.
     """
+    return expressible(request) if request.pins.trainer is None else fitting_groups(request, list(expressible(request)))
+
+
+def expressible(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
+    """The same, whether or not a trainer is likely to hold it."""
     pins = request.pins
     if pins.zero_owner and not pins.zero_stage:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")

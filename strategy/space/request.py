@@ -53,7 +53,9 @@ class Pins:
     bucket_bytes: int | None = None
     exchange_streams: int | None = None
     trainer: TargetTrainer | None = None
-    """Only what this trainer's configurations can say."""
+    """Only what this trainer's configurations can say, and its devices are likely to hold."""
+    fit_probability: float | None = None
+    """How likely that is to be; nothing: as good as any other outcome."""
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -53,7 +53,7 @@ def read_deepspeed(
     return replace(
         called,
         trainer=TrainerName.DEEPSPEED,
-        framework=("megatron-deepspeed" if stage else "megatron-fork") if megatron else "",
+        framework="megatron-deepspeed" if megatron else "",
         micro_batch=_micro_batch(settings, called),
         **_batch(settings, called),
         precision="single" if half == "single" else "half",

@@ -7,19 +7,25 @@ over its link, beside nothing (the closed form has no offloading).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from strategy.base.errors import InputError
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.constants import Constants
 from strategy.closed_form.estimate import estimate
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.job import Job, Jobs
+from strategy.closed_form.memory import fitting, footprint, overflows
 from strategy.closed_form.price import Pricing
+from strategy.closed_form.products import Floats
 from strategy.closed_form.recompute import multiply_adds_per_token
-from strategy.hardware.cluster import Host
+from strategy.closed_form.work import measure
+from strategy.cost.kernel_prices import sheet_of
+from strategy.hardware.cluster import Cluster, Host
 from strategy.hardware.devices import GIB, DeviceSheet
 from strategy.trainers.trained import TrainedModel, job_of
 
@@ -92,6 +98,20 @@ class TrainerPrice:
         return self.job.global_batch * self.job.seq / self.step_time_s / self.job.gpus
 
 
+def machine_of_cluster(cluster: Cluster) -> PricedMachine:
+    """A cluster of alike nodes as the closed form sees it.
+
+    Raises:
+        InputError: its nodes are of several types.
+    """
+    if cluster.groups:
+        expected = "nodes of one type"
+        raise InputError("the closed form prices clusters of alike nodes", where=cluster.name, expected=expected)
+    fabric = cluster.fabric if cluster.fabric != "tcp" else "edr"
+    sheet = replace(sheet_of(cluster.device), nic_bytes_per_s=cluster.inter.bytes_per_s)
+    return PricedMachine(sheet, cluster.devices, cluster.devices_per_node, fabric, cluster.host)
+
+
 def priced(read: TrainedModel, machine: PricedMachine, fitted: FittedConstants) -> TrainerPrice:
     """The price of a configuration on a machine.
 
@@ -109,7 +129,7 @@ def priced(read: TrainedModel, machine: PricedMachine, fitted: FittedConstants) 
              ("parameters", "gradients", "optimiser", "activations", "working", "logits")}  # fmt: skip
     workspace = float(held.allocated[0]) - sum(parts.values())
     # The allocator keeps no more than there is: it gives back what it does not use before it fails.
-    context = own.constants[_CONTEXT[PROFILES[job.framework].deepspeed]] * GIB
+    context = _context_bytes(job, own.constants)
     room = job.device.memory_bytes - float(held.allocated[0]) - context
     spare = min(max(room, 0.0), max(float(held.driver[0] - held.allocated[0]) - context, 0.0))
     parts |= {name: parts[name] - nbytes for name, nbytes in on_host.items()}
@@ -136,6 +156,38 @@ def priced(read: TrainedModel, machine: PricedMachine, fitted: FittedConstants) 
         (*found.extrapolated[0], *(("offloading",) if read.offload else ())),
         None if errors is None else errors.probability(job.framework, spares),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMemory:
+    """What configurations hold of a GPU.
+
+    Attributes:
+        needed_bytes: of each, see `TrainerPrice`; (configurations,).
+        fits: whether these are there.
+        frameworks: by whose constants.
+    """
+
+    needed_bytes: Floats
+    fits: npt.NDArray[np.bool_]
+    frameworks: tuple[str, ...]
+
+
+def held_memory(reads: Sequence[TrainedModel], machine: PricedMachine, fitted: FittedConstants) -> HeldMemory:
+    """What configurations of one trainer hold, as `priced` says it of each; nothing of them is on the host.
+
+    Raises:
+        InputError: the degrees of one do not divide the GPUs, or its batch is no multiple of what the ranks take.
+    """
+    jobs = Jobs.of([job_of(one, machine.device, machine.gpus, machine.gpus_per_node, machine.fabric) for one in reads])
+    held = fitting(jobs, footprint(jobs, measure(jobs), fitted.constants))
+    needed = held.allocated + np.array([_context_bytes(job, fitted.constants) for job in jobs.jobs])
+    fits = (needed <= jobs.memory_bytes) & ~overflows(jobs, held)
+    return HeldMemory(needed, fits, tuple(job.framework for job in jobs.jobs))
+
+
+def _context_bytes(job: Job, constants: Constants) -> float:
+    return constants[_CONTEXT[PROFILES[job.framework].deepspeed]] * GIB
 
 
 def _constants(read: TrainedModel, job: Job, constants: Constants) -> Constants:

@@ -1,7 +1,7 @@
 """TrainedModel: one configuration of a trainer, read: what is trained, on what batch, in what precision, cut how.
 
-What the search calls pins are the degrees here (`pins_of`); what the closed form calls a job follows with the devices
-(`job_of`). Two files that say the same give the same value.
+What the closed form calls a job follows with the devices (`job_of`); what the search calls pins, in
+`strategy/space/trainer_pins.py`. Two files that say the same give the same value.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from strategy.closed_form.job import Job
 from strategy.hardware.devices import DeviceSheet
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
+from strategy.models import Model
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
-from strategy.space.request import Pins
-from strategy.trainers.architecture import Architecture, shape_of
+from strategy.trainers.architecture import Architecture, of_model, shape_of
 
 
 class TrainerName(StrEnum):
@@ -154,6 +154,8 @@ def job_of(read: TrainedModel, device: DeviceSheet, gpus: int, per_node: int, fa
     framework = read.framework or FRAMEWORKS[read.trainer]
     if read.deterministic and framework == "megatron-core":
         framework = "megatron-core-tested"
+    if framework == "megatron-deepspeed" and not read.zero:
+        framework = "megatron-fork"  # whose pipeline and optimiser are its own
     dp = gpus // read.replica_gpus
     shard = dp * read.cp // read.replicas if read.replicas > 1 else 0
     modules = read.recompute_modules or ("core_attn",)
@@ -192,38 +194,33 @@ def job_of(read: TrainedModel, device: DeviceSheet, gpus: int, per_node: int, fa
     )
 
 
-def pins_of(read: TrainedModel, gpus: int) -> Pins:
-    """The degrees as the search's pins."""
-    dp = gpus // read.replica_gpus
-    batch = batch_of(read, gpus)
-    zero, group = read.zero if dp > 1 else 0, dp // read.replicas
-    return Pins(
-        dp=dp,
-        tp=read.tp,
-        cp=read.cp,
-        ep=read.ep,
-        pp=read.pp,
-        micro_batch=read.micro_batch,
-        num_micro_batches=batch // (dp * read.micro_batch),
-        schedule=read.schedule,
-        virtual_stages=read.virtual,
-        recompute=_recompute(read),
-        zero_stage=zero if group > 1 else 0,
-        zero_group=group if zero and 1 < group < dp else None,
-    )
-
-
-def _recompute(read: TrainedModel) -> Recompute:
-    if read.recompute == "selective" and read.recompute_modules not in ((), ("core_attn",)):
-        return Recompute.NONE if "core_attn" not in read.recompute_modules else Recompute.SELECTIVE
-    return Recompute(read.recompute)
-
-
 def training_of(read: TrainedModel, gpus: int) -> Training:
     """How it is trained, in the search's words; operands narrower than halves are halves there."""
     kinds = {"bf16": Precision.BF16, "fp16": Precision.FP16, "single": Precision.FULL}
     rule = read.optimizer if read.optimizer in list(Optimizer) else Optimizer.ADAMW
     return Training(batch_of(read, gpus), precision=kinds[read.half], optimizer=Optimizer(rule))
+
+
+def uncut(trainer: TrainerName, model: Model, training: Training, gpus: int, gpus_per_node: int) -> TrainedModel:
+    """A model and its training in trainers' words, on so many devices that nothing is cut among.
+
+    Raises:
+        InputError: the model is no decoder of text.
+    """
+    halves = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.FULL: "single"}
+    half = halves[Precision.BF16 if training.precision.scaling else training.precision]
+    return TrainedModel(
+        trainer=trainer,
+        model=of_model(model),
+        sequence=model.tokens_per_sample,
+        micro_batch=1,
+        global_batch=training.global_batch,
+        gpus=gpus,
+        gpus_per_node=gpus_per_node,
+        precision="single" if half == "single" else "half",
+        half=half,
+        optimizer=str(training.optimizer),
+    )
 
 
 def configured(read: TrainedModel, config: PlanConfig, zero: int) -> TrainedModel:

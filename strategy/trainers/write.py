@@ -1,4 +1,4 @@
-"""Writing: a plan as a trainer's files, and what these cannot say, found by reading them back.
+"""Writing: what is trained and how as a trainer's files, and what these cannot say, found by reading them back.
 
 megatron    arguments of `pretrain_gpt.py`, with those of torchrun ahead of them
 torchtitan  TOML of its release 0.2; models are named by their flavour
@@ -15,11 +15,10 @@ from typing import Any
 from strategy.base.errors import InputError
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
-from strategy.plan.plan import Plan
+from strategy.passes.training import Training
 from strategy.trainers.architecture import Architecture, PositionKind, as_decoder, description, of_model
 from strategy.trainers.formats import arguments_of, as_arguments, as_json, as_toml
 from strategy.trainers.known_models import known_models
-from strategy.trainers.of_plan import said_of_plan
 from strategy.trainers.read import ReadConfiguration, read_document, read_pair
 from strategy.trainers.torchtitan import SCHEDULES
 from strategy.trainers.trained import TrainedModel, TrainerName
@@ -33,34 +32,33 @@ _NOT_COMPARED = ("trainer", "model", "gpus_per_node", "framework", "exposed", "g
 
 @dataclass(frozen=True, slots=True)
 class WrittenConfiguration:
-    """Files of a trainer: name -> text, the first the one to read; and what of the plan they do not say, in words."""
+    """Files of a trainer: name -> text, the first the one to read; and what they do not say, in words."""
 
     files: Mapping[str, str]
     cannot_say: tuple[str, ...]
 
 
-def write_configuration(plan: Plan, trainer: TrainerName, name: str) -> WrittenConfiguration:
-    """A plan as a trainer's files.
+def write_configuration(wanted: TrainedModel, model: Model, training: Training, name: str) -> WrittenConfiguration:
+    """What is trained and how as files of its trainer, one of `WRITTEN`.
 
     Args:
-        plan: what is written.
-        trainer: one of `WRITTEN`.
+        wanted: what the files shall say.
+        model: which its architecture describes.
+        training: rates and decays, which it leaves out.
         name: of the file; a second one is named after it.
 
     Raises:
-        InputError: the model is no decoder of text, or torchtitan has no flavour like it.
+        InputError: torchtitan has no flavour like the model.
     """
-    said = said_of_plan(plan, trainer)
-    wanted = said.trained
-    if trainer is TrainerName.TORCHTITAN:
-        files = {name: as_toml(_torchtitan(wanted, plan))}
-    elif trainer is TrainerName.MEGATRON:
-        files = {name: as_arguments(_megatron(wanted, plan))}
+    if wanted.trainer is TrainerName.TORCHTITAN:
+        files = {name: as_toml(_torchtitan(wanted, training))}
+    elif wanted.trainer is TrainerName.MEGATRON:
+        files = {name: as_arguments(_megatron(wanted, training))}
     else:
         caller = f"{Path(name).stem}__args.sh"
-        files = {name: as_json(_deepspeed(wanted, plan)), caller: as_arguments(_called(wanted, plan, name))}
-    back = read_back(files, trainer)
-    return WrittenConfiguration(files, (*said.left_out, *_lost(wanted, back.trained, plan)))
+        files = {name: as_json(_deepspeed(wanted, training)), caller: as_arguments(_called(wanted, training, name))}
+    back = read_back(files, wanted.trainer)
+    return WrittenConfiguration(files, tuple(_lost(wanted, back.trained, model)))
 
 
 def check_model(model: Model, trainer: TrainerName) -> None:
@@ -105,14 +103,14 @@ def read_back(files: Mapping[str, str], trainer: TrainerName) -> ReadConfigurati
     return read_pair(json.loads(text), arguments_of(arguments, caller), Path(name), Path(caller))
 
 
-def _lost(wanted: TrainedModel, found: TrainedModel, plan: Plan) -> list[str]:
+def _lost(wanted: TrainedModel, found: TrainedModel, described: Model) -> list[str]:
     """Fields that read back otherwise than they were meant."""
     lost = [
         f"{field.name} {getattr(wanted, field.name)!s}: the file says {getattr(found, field.name)!s}"
         for field in fields(TrainedModel)
         if field.name not in _NOT_COMPARED and getattr(wanted, field.name) != getattr(found, field.name)
     ]
-    model = as_decoder(plan.model)
+    model = as_decoder(described)
     try:
         same = description(found.model, found.sequence) == model
     except InputError:
@@ -127,34 +125,33 @@ def _lost(wanted: TrainedModel, found: TrainedModel, plan: Plan) -> list[str]:
     return lost
 
 
-def _torchtitan(wanted: TrainedModel, plan: Plan) -> dict[str, dict[str, Any]]:
-    config = plan.config
+def _torchtitan(wanted: TrainedModel, training: Training) -> dict[str, dict[str, Any]]:
+    dp = wanted.gpus // wanted.replica_gpus
     family, flavour = flavour_of(wanted.model, wanted.sequence)
     schedules = {schedule: word for word, schedule in SCHEDULES.items()}
-    local = config.micro_batch * (config.num_micro_batches if config.pp > 1 else 1)
+    local = wanted.global_batch // dp if wanted.pp > 1 else wanted.micro_batch
     parallelism: dict[str, Any] = {
-        "data_parallel_replicate_degree": wanted.replicas if wanted.zero else config.dp,
-        "data_parallel_shard_degree": config.shards if wanted.zero else 1,
+        "data_parallel_replicate_degree": wanted.replicas if wanted.zero else dp,
+        "data_parallel_shard_degree": dp // wanted.replicas if wanted.zero else 1,
         "fsdp_reshard_after_forward": "always" if wanted.zero == 3 else "never",
-        "tensor_parallel_degree": config.tp,
-        "pipeline_parallel_degree": config.pp,
-        "context_parallel_degree": config.cp,
+        "tensor_parallel_degree": wanted.tp,
+        "pipeline_parallel_degree": wanted.pp,
+        "context_parallel_degree": wanted.cp,
     }
     if wanted.model.experts:
-        parallelism |= {"expert_parallel_degree": config.ep, "expert_tensor_parallel_degree": wanted.etp}
-    if config.pp > 1:
+        parallelism |= {"expert_parallel_degree": wanted.ep, "expert_tensor_parallel_degree": wanted.etp}
+    if wanted.pp > 1:
         parallelism |= {
-            "pipeline_parallel_schedule": schedules.get(config.schedule, "1F1B"),
-            "pipeline_parallel_microbatch_size": config.micro_batch,
+            "pipeline_parallel_schedule": schedules.get(wanted.schedule, "1F1B"),
+            "pipeline_parallel_microbatch_size": wanted.micro_batch,
             # By default the embedding and the head count as one layer each, which deals the layers out unevenly.
             "pipeline_parallel_first_stage_less_layers": 0,
             "pipeline_parallel_last_stage_less_layers": 0,
         }
-    if config.schedule is Schedule.INTERLEAVED:
-        places = config.pp * config.virtual_stages
+    if wanted.schedule is Schedule.INTERLEAVED:
+        places = wanted.pp * wanted.virtual
         parallelism["pipeline_parallel_layers_per_stage"] = -(-wanted.model.layers // places)
     halves = {"bf16": "bfloat16", "fp16": "float16", "single": "float32"}
-    training = plan.training
     return {
         "model": {"name": family, "flavor": flavour},
         "training": {
@@ -204,13 +201,13 @@ def _same(known: Architecture, sequence: int, model: object) -> bool:
     return type(found) is type(model) and replace(found, **small) == model  # type: ignore[type-var]
 
 
-def _megatron(wanted: TrainedModel, plan: Plan) -> dict[str, Any]:
+def _megatron(wanted: TrainedModel, training: Training) -> dict[str, Any]:
     """Arguments of `pretrain_gpt.py`."""
     found = {
         "nnodes": max(wanted.gpus // wanted.gpus_per_node, 1),
         "nproc-per-node": min(wanted.gpus_per_node, wanted.gpus),
         **_model_arguments(wanted.model, wanted.sequence),
-        **_training_arguments(wanted, plan),
+        **_training_arguments(wanted, training),
         "context-parallel-size": wanted.cp,
         "use-distributed-optimizer": wanted.zero == 1,
         "use-megatron-fsdp": wanted.zero > 1,
@@ -233,9 +230,9 @@ def _megatron(wanted: TrainedModel, plan: Plan) -> dict[str, Any]:
     return found
 
 
-def _training_arguments(wanted: TrainedModel, plan: Plan) -> dict[str, Any]:
+def _training_arguments(wanted: TrainedModel, training: Training) -> dict[str, Any]:
     """What Megatron and its fork for DeepSpeed both say."""
-    training, virtual = plan.training, wanted.virtual
+    virtual = wanted.virtual
     found: dict[str, Any] = {
         "seq-length": wanted.sequence,
         "max-position-embeddings": wanted.model.table or wanted.sequence,
@@ -323,8 +320,7 @@ def _expert_arguments(model: Architecture) -> dict[str, Any]:
     return found
 
 
-def _deepspeed(wanted: TrainedModel, plan: Plan) -> dict[str, Any]:
-    training = plan.training
+def _deepspeed(wanted: TrainedModel, training: Training) -> dict[str, Any]:
     return {
         "train_batch_size": wanted.global_batch,
         "train_micro_batch_size_per_gpu": wanted.micro_batch,
@@ -335,7 +331,7 @@ def _deepspeed(wanted: TrainedModel, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _called(wanted: TrainedModel, plan: Plan, name: str) -> dict[str, Any]:
+def _called(wanted: TrainedModel, training: Training, name: str) -> dict[str, Any]:
     """Arguments of Megatron-DeepSpeed's script."""
     model = _model_arguments(wanted.model, wanted.sequence)
     own = {"use-flash-attn": True, "deepspeed": True, "deepspeed-config": name, "zero-stage": wanted.zero}
@@ -343,13 +339,12 @@ def _called(wanted: TrainedModel, plan: Plan, name: str) -> dict[str, Any]:
         own |= {"checkpoint-activations": True, "deepspeed-activation-checkpointing": True}
     if wanted.cp > 1:
         own["ds-sequence-parallel-size"] = wanted.cp
-    training = {
-        key: value for key, value in _training_arguments(wanted, plan).items() if not key.startswith("num-layers-per")
-    }
+    arguments = _training_arguments(wanted, training).items()
+    without_laps = {key: value for key, value in arguments if not key.startswith("num-layers-per")}
     return {
         "nnodes": max(wanted.gpus // wanted.gpus_per_node, 1),
         "nproc-per-node": min(wanted.gpus_per_node, wanted.gpus),
         **model,
-        **training,
+        **without_laps,
         **own,
     }

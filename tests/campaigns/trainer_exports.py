@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from experiments.planning.prices import simulated_step
-from experiments.trainers.trainer_prices import machine_of_cluster
 from strategy.base.budget import Budget
 from strategy.closed_form.calibration import shipped
 from strategy.cost.cost import CostModel
+from strategy.exports.of_plan import said_of_plan
+from strategy.exports.trainer_file import trainer_file
 from strategy.hardware.presets import PRESETS
 from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
@@ -30,10 +31,9 @@ from strategy.space.request import Pins, Request
 from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.architecture import description
 from strategy.trainers.known_models import known_models
-from strategy.trainers.of_plan import said_of_plan
-from strategy.trainers.priced import priced
+from strategy.trainers.priced import machine_of_cluster, priced
 from strategy.trainers.trained import TrainerName
-from strategy.trainers.write import read_back, write_configuration
+from strategy.trainers.write import read_back
 from tests.campaigns.outcome import Outcome
 from tests.support.trainer_plans import EXPERTS
 
@@ -96,7 +96,7 @@ def check(number: int, trainer: TargetTrainer, exercised: list[str]) -> Iterator
 
 def lost(plan: Plan, trainer: TrainerName) -> Iterator[str]:
     """What a plan's file loses: something that it does not say, or another price when it is read back."""
-    written = write_configuration(plan, trainer, "plan.out")
+    written = trainer_file(plan, trainer, "plan.out")
     yield from written.cannot_say
     if trainer is TrainerName.DEEPSPEED:
         back = read_back(written.files, trainer).trained

@@ -18,22 +18,23 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from experiments.planning.prices import simulated_step
-from experiments.trainers.trainer_prices import machine_of_cluster
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.closed_form.calibration import shipped
 from strategy.cost.cost import CostModel
+from strategy.exports.trainer_file import trainer_file
 from strategy.hardware.cluster import Cluster
 from strategy.hardware.presets import PRESETS
 from strategy.search.search import search
 from strategy.space.request import Request
+from strategy.space.trainer_pins import trainer_pins
 from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.architecture import description
 from strategy.trainers.formats import arguments_of
-from strategy.trainers.priced import priced
+from strategy.trainers.priced import machine_of_cluster, priced
 from strategy.trainers.read import read_document
-from strategy.trainers.trained import TrainedModel, TrainerName, pins_of, training_of
-from strategy.trainers.write import read_back, write_configuration
+from strategy.trainers.trained import TrainedModel, TrainerName, training_of
+from strategy.trainers.write import read_back
 from tests.campaigns.outcome import Outcome
 
 EXPORTED = "exported"
@@ -109,7 +110,7 @@ def check(number: int, exercised: list[str], refused: list[str]) -> Iterator[str
     exercised += ["dp"] * (gpus > read.tp * read.pp)
     cluster = replace(PRESETS["dgx-h100"], name="dgx-h100:1", devices_per_node=gpus)
     model = description(read.model, read.sequence)
-    pins = replace(pins_of(read, gpus), trainer=TargetTrainer.MEGATRON)
+    pins = replace(trainer_pins(read, gpus), trainer=TargetTrainer.MEGATRON)
     cost = CostModel(cluster, {})
     asked = Request("a line", model, training_of(read, gpus), cost, cluster.largest_memory_bytes, pins)
     try:
@@ -117,7 +118,7 @@ def check(number: int, exercised: list[str], refused: list[str]) -> Iterator[str
     except (InfeasibleError, OutOfTimeError) as error:
         refused.append(f"no plan: {error}")
         return
-    written = write_configuration(plan, TrainerName.MEGATRON, "again.sh")
+    written = trainer_file(plan, TrainerName.MEGATRON, "again.sh")
     if written.cannot_say:
         refused += written.cannot_say
         return

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.op_validation.pieces import error_of
+from strategy.exports.step_layouts import written_program
 from strategy.graph.graph import Graph, Op, Role
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Call, Workspace
@@ -35,7 +36,6 @@ from strategy.plan.plan import Plan
 from strategy.sbp.ragged import Rows, piece_of
 from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import box_shape
-from strategy.trainers.step_layouts import written_program
 from tests.support.reference import run_graph, start_variables
 from tests.support.small_plans import config_of, deduced_plan, request
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.base.status import Status
+from strategy.exports.trainer_fit import claiming_fit
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig
 from strategy.layout.objective import Priced
@@ -63,7 +64,8 @@ def simulated_plan(
         budget: what it may take; it is given up where that is over, or will be before the step has been simulated.
 
     Raises:
-        InfeasibleError: its memory, as it is laid out, exceeds the limit, or what it offloads the host's memory.
+        InfeasibleError: its memory, as it is laid out, exceeds the limit, or what it offloads the host's memory; or
+            the trainer that it is for is not likely to hold it.
         OutOfTimeError: there is not enough time.
     """
     training = request.training_with(solved.config)
@@ -109,4 +111,4 @@ def simulated_plan(
         solved.layout,
         claims,
     )
-    return found.with_prices(priced)
+    return claiming_fit(found.with_prices(priced), request.pins)

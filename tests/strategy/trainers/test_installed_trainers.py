@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from strategy.exports.of_plan import said_of_plan
+from strategy.exports.trainer_file import trainer_file
 from strategy.layout.config import Recompute
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
@@ -16,9 +18,7 @@ from strategy.models.decoder import DecoderConfig
 from strategy.plan.plan import Plan
 from strategy.trainers.architecture import description
 from strategy.trainers.known_models import known_models
-from strategy.trainers.of_plan import said_of_plan
 from strategy.trainers.trained import TrainerName
-from strategy.trainers.write import write_configuration
 from tests.support.trainer_plans import GPT, LLAMA, pinned_plan
 
 PINS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -51,7 +51,7 @@ def test_deepspeed_reads_what_the_plan_says(name: str, model: Model, monkeypatch
     monkeypatch.setattr(reading.dist, "get_rank", lambda *_: 0)  # no job is running: the number of ranks is said below
     plan = planned(name, model)
     config, training = plan.config, plan.training
-    said = json.loads(write_configuration(plan, TrainerName.DEEPSPEED, "run.json").files["run.json"])
+    said = json.loads(trainer_file(plan, TrainerName.DEEPSPEED, "run.json").files["run.json"])
     found = reading.DeepSpeedConfig(said, SimpleNamespace(get_data_parallel_world_size=lambda: config.dp))
     assert (found.train_batch_size, found.train_micro_batch_size_per_gpu) == (training.global_batch, config.micro_batch)
     assert found.gradient_accumulation_steps == config.num_micro_batches
@@ -71,7 +71,7 @@ def test_torchtitan_reads_what_the_plan_says(name: str, tmp_path: Path) -> None:
     reading, plan = torchtitan(), planned(name, debug_model())
     config, training = plan.config, plan.training
     path = tmp_path / "run.toml"
-    written = write_configuration(plan, TrainerName.TORCHTITAN, "run.toml")
+    written = trainer_file(plan, TrainerName.TORCHTITAN, "run.toml")
     path.write_text(written.files["run.toml"], encoding="utf-8")
     found = reading.ConfigManager().parse_args(["--job.config_file", str(path)])
     # Ranks of a plan may share out the optimiser's state where nobody asks for it: no file says so, and that is told.

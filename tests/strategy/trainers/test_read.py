@@ -12,9 +12,10 @@ import pytest
 from strategy.base.errors import InputError
 from strategy.layout.schedule import Schedule
 from strategy.models.decoder import DecoderConfig
+from strategy.space.trainer_pins import trainer_pins
 from strategy.trainers.architecture import description
 from strategy.trainers.read import TRAINERS, read_configuration, read_document
-from strategy.trainers.trained import TrainerName, batch_of, pins_of
+from strategy.trainers.trained import TrainerName, batch_of
 from tests.campaigns import trainer_keys
 from tests.support.trainer_configs import ROOT, ShippedConfiguration, shipped_configurations
 
@@ -103,10 +104,10 @@ def test_torchtitan_counts_its_batch_by_ranks() -> None:
                          "tensor_parallel_degree": 2}}, Path("x.toml")).trained  # fmt: skip
     assert (found.gpus, found.replicas, found.zero, found.sequence_parallel) == (16, 2, 3, True)
     assert batch_of(found, 16) == 32
-    pins = pins_of(found, 16)
+    pins = trainer_pins(found, 16)
     assert (pins.num_micro_batches, pins.dp, pins.zero_stage, pins.zero_group) == (1, 8, 3, 4)
     with pytest.raises(InputError, match="the groups do not divide the ranks"):
-        pins_of(replace(found, replicas=3), 16)
+        trainer_pins(replace(found, replicas=3), 16)
 
 
 def test_a_named_configuration_of_torchtitan_is_overridden() -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from experiments.cli import main
 from strategy.base.errors import InputError
+from strategy.exports.step_layouts import PROGRAMS, step_layouts, written_program
 from strategy.passes.training import Training
 from strategy.plan.plan import write_plan
 from strategy.program.program import ActKind
-from strategy.trainers.step_layouts import PROGRAMS, step_layouts, written_program
 from tests.conftest import ROOT
 from tests.support.applied_program import MODELS, plan_of
 from tests.support.small_plans import config_of, deduced_plan, request

@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from strategy.base.errors import InputError
+from strategy.exports.of_plan import said_of_plan
+from strategy.exports.trainer_file import trainer_file
 from strategy.layout.config import Recompute
 from strategy.layout.schedule import Schedule
 from strategy.models import PRESETS, Model
 from strategy.models.decoder import DecoderConfig
 from strategy.plan.plan import Plan
+from strategy.space.trainer_pins import trainer_pins
 from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.architecture import description, of_model
 from strategy.trainers.known_models import known_models
-from strategy.trainers.of_plan import said_of_plan
-from strategy.trainers.trained import TrainerName, pins_of
-from strategy.trainers.write import read_back, write_configuration
+from strategy.trainers.trained import TrainerName
+from strategy.trainers.write import read_back
 from tests.support.long_parameters import long_but
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA, megatron_layouts, pinned_plan
 
@@ -58,29 +60,29 @@ def test_plans_are_read_back_from_their_files_alone(case: tuple[str, Plan]) -> N
     name, plan = case
     wanted = said_of_plan(plan, TrainerName.MEGATRON)
     assert wanted.left_out == ()
-    written = write_configuration(plan, TrainerName.MEGATRON, "run.sh")
+    written = trainer_file(plan, TrainerName.MEGATRON, "run.sh")
     assert written.cannot_say == ()
     files = {file: stripped(text) for file, text in written.files.items()}
     found = read_back(files, TrainerName.MEGATRON)
     assert replace(found.trained, model=wanted.trained.model) == wanted.trained
     assert description(found.trained.model, found.trained.sequence) == plan.model
     assert found.not_understood == ("made-by",)
-    called = write_configuration(plan, TrainerName.DEEPSPEED, "run.json")
+    called = trainer_file(plan, TrainerName.DEEPSPEED, "run.json")
     assert bool(called.cannot_say) == (name in DEEPSPEED_CANNOT), called.cannot_say
     assert list(called.files) == ["run.json", "run__args.sh"]
 
 
 def test_what_departs_from_columns_and_rows_is_told() -> None:
     plan = pinned_plan(GPT, 2, tp=2)
-    (left_out,) = write_configuration(plan, TrainerName.MEGATRON, "x.sh").cannot_say[:1]
+    (left_out,) = trainer_file(plan, TrainerName.MEGATRON, "x.sh").cannot_say[:1]
     assert left_out.startswith(("parameters laid out otherwise", "norms laid out unlike"))
 
 
 def test_what_no_file_has_words_for_is_told() -> None:
     plan = pinned_plan(LLAMA, 2, dp=2, tiles=2)
-    assert any(line.startswith("tiles 2") for line in write_configuration(plan, TrainerName.MEGATRON, "x").cannot_say)
+    assert any(line.startswith("tiles 2") for line in trainer_file(plan, TrainerName.MEGATRON, "x").cannot_say)
     plan = pinned_plan(GPT, 2, pp=2, micro_batch=2, schedule=Schedule.ZB_H1)
-    assert write_configuration(plan, TrainerName.MEGATRON, "x").cannot_say == ("schedule zb-h1: the file says 1f1b",)
+    assert trainer_file(plan, TrainerName.MEGATRON, "x").cannot_say == ("schedule zb-h1: the file says 1f1b",)
 
 
 @pytest.mark.long
@@ -89,30 +91,30 @@ def test_torchtitan_names_a_flavour() -> None:
     model = description(flavour, 128)
     assert isinstance(model, DecoderConfig)
     plan = pinned_plan(model, 2, dp=2, zero_stage=3)
-    written = write_configuration(plan, TrainerName.TORCHTITAN, "x.toml")
+    written = trainer_file(plan, TrainerName.TORCHTITAN, "x.toml")
     assert written.cannot_say == ()
     assert 'flavor = "debugmodel"' in written.files["x.toml"]
     shared = pinned_plan(model, 2, dp=2, zero_stage=1)
-    assert write_configuration(shared, TrainerName.TORCHTITAN, "x").cannot_say == ("zero 1: the file says 2",)
+    assert trainer_file(shared, TrainerName.TORCHTITAN, "x").cannot_say == ("zero 1: the file says 2",)
     stages = pinned_plan(model, 2, pp=2, micro_batch=2, schedule=ONE_F_ONE_B)
-    assert write_configuration(stages, TrainerName.TORCHTITAN, "x").cannot_say == ()
+    assert trainer_file(stages, TrainerName.TORCHTITAN, "x").cannot_say == ()
     with pytest.raises(InputError, match="none of its flavours is like this one"):
-        write_configuration(pinned_plan(GPT, 2, dp=2), TrainerName.TORCHTITAN, "x")
+        trainer_file(pinned_plan(GPT, 2, dp=2), TrainerName.TORCHTITAN, "x")
 
 
 def test_groups_are_written_and_read_back() -> None:
     model = description(known_models()["torchtitan/llama3/debugmodel"], 128)
     plan = pinned_plan(model, 4, dp=4, zero_stage=3, zero_group=2)
-    written = write_configuration(plan, TrainerName.TORCHTITAN, "x.toml")
+    written = trainer_file(plan, TrainerName.TORCHTITAN, "x.toml")
     assert written.cannot_say == ()
     for line in ("data_parallel_replicate_degree = 2", "data_parallel_shard_degree = 2"):
         assert line in written.files["x.toml"]
-    pins = pins_of(read_back(written.files, TrainerName.TORCHTITAN).trained, 4)
+    pins = trainer_pins(read_back(written.files, TrainerName.TORCHTITAN).trained, 4)
     assert (pins.dp, pins.zero_stage, pins.zero_group) == (4, 3, 2)
-    called = write_configuration(plan, TrainerName.MEGATRON, "x.sh")
+    called = trainer_file(plan, TrainerName.MEGATRON, "x.sh")
     assert called.cannot_say == ()
     assert "--num-distributed-optimizer-instances 2" in called.files["x.sh"]
-    assert "replicas 2: the file says 1" in write_configuration(plan, TrainerName.DEEPSPEED, "x.json").cannot_say
+    assert "replicas 2: the file says 1" in trainer_file(plan, TrainerName.DEEPSPEED, "x.json").cannot_say
 
 
 def test_what_is_no_decoder_of_text_is_refused() -> None:

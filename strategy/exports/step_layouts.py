@@ -42,7 +42,7 @@ def written_program(plan: Plan, to: str) -> str:
     Raises:
         InputError: the plan has what the program could not do.
     """
-    text = (resources.files("strategy.trainers.applied") / PROGRAMS[to]).read_text(encoding="utf-8")
+    text = (resources.files("strategy.exports.applied") / PROGRAMS[to]).read_text(encoding="utf-8")
     document = json.dumps(step_layouts(plan), indent=1)
     return text.replace(_EMPTY, f"json.loads(\n    r'''{document}'''\n)", 1)
 

@@ -9,18 +9,17 @@ trainer's file can.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strategy.graph.experts import weights_of_experts
 from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.layout.config import Offload, Recompute
 from strategy.layout.layout import home_of
-from strategy.passes.mixed_precision import Precision
 from strategy.plan.plan import Plan
 from strategy.sbp.sbp import B, Sbp, Split
 from strategy.space.trainer_space import norms_of, parameter_layouts
-from strategy.trainers.architecture import as_decoder, description, of_model
-from strategy.trainers.trained import TrainedModel, TrainerName
+from strategy.trainers.architecture import as_decoder, description
+from strategy.trainers.trained import TrainedModel, TrainerName, configured, uncut
 
 _SHARED = 0.5
 """Part of the optimiser's state that data-parallel ranks must share out for it to count as shared."""
@@ -42,49 +41,20 @@ def said_of_plan(plan: Plan, trainer: TrainerName) -> SaidOfPlan:
     Raises:
         InputError: the model is no decoder of text.
     """
-    config, training = plan.config, plan.training
-    model = of_model(plan.model)
+    config, training, cluster = plan.config, plan.training, plan.cluster
+    plain = uncut(trainer, plan.model, training, plan.ranks, cluster.devices_per_node)
     left_out = [*_of_config(plan)]
-    sequence = plan.model.tokens_per_sample
-    if description(model, sequence) != as_decoder(plan.model):
+    if description(plain.model, plain.sequence) != as_decoder(plan.model):
         left_out.append(f"model {plan.model_name}: features that configurations have no words for")
     by_position = False
     if config.tp > 1:
         by_position, departures = _along_tensor_axis(plan)
         left_out += departures
-    halves = {Precision.BF16: "bf16", Precision.FP16: "fp16", Precision.FULL: "single"}
-    half = halves[Precision.BF16 if training.precision.scaling else training.precision]
     if training.precision.scaling:
-        left_out.append(f"precision {training.precision}: linear maps of layers on codes; written as bf16")
-    experts = _experts_are_cut(plan)
-    again = Recompute.NONE if config.recompute is Recompute.MEMORY_BOUND else config.recompute
-    return SaidOfPlan(
-        TrainedModel(
-            trainer=trainer,
-            model=model,
-            sequence=sequence,
-            micro_batch=config.micro_batch,
-            global_batch=training.global_batch,
-            gpus=plan.ranks,
-            gpus_per_node=plan.cluster.devices_per_node,
-            tp=config.tp,
-            pp=config.pp,
-            cp=config.cp,
-            ep=config.ep,
-            etp=config.tp if experts else 1,
-            virtual=config.virtual_stages,
-            schedule=config.schedule,
-            replicas=config.dp // config.shards,
-            zero=max(config.zero_stage, 1 if config.dp > 1 and _state_is_shared(plan) else 0),
-            sequence_parallel=by_position,
-            precision="single" if half == "single" else "half",
-            half=half,
-            optimizer=str(training.optimizer),
-            recompute=str(again),
-            recompute_modules=("core_attn",) if again is Recompute.SELECTIVE else (),
-        ),
-        tuple(left_out),
-    )
+        left_out.append(f"precision {training.precision}: linear maps of layers on codes; written as {plain.half}")
+    trained = configured(plain, config, 1 if _state_is_shared(plan) else 0)
+    experts = config.tp if _experts_are_cut(plan) else 1
+    return SaidOfPlan(replace(trained, etp=experts, sequence_parallel=by_position), tuple(left_out))
 
 
 def _of_config(plan: Plan) -> Iterator[str]:
