@@ -120,8 +120,8 @@ def _add_restrictions(parser: argparse.ArgumentParser) -> None:
         "--fit-probability",
         type=fit_probability,
         metavar="P",
-        help="only plans that fit into memory with this probability, by how far predictions were off on runs that they had "
-        "not seen: as the trainer of --for holds them (0.5 unless given), else by the margin of systems never seen",
+        help="only plans that fit into memory with this probability, by how far predictions were off on runs that they "
+        "had not seen: as the trainer of --for holds them (0.5 unless given), else by the margin of systems never seen",
     )
     parser.add_argument(
         "--deduce",
