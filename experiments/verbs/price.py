@@ -143,7 +143,7 @@ def document(
             "simulated_s": alternative.simulated_s,
             "saved_s": dict(alternative.saved_s),
         }
-    read = dataclasses.asdict(found.trained)
+    read = dataclasses.asdict(found.trained) | {"micro_batch": price.job.micro_batch}
     return {
         "trainer": str(found.trained.trainer),
         "step_time_s": price.step_time_s,
@@ -176,17 +176,20 @@ def document(
 
 
 def _summary(found: ReadConfiguration, machine: PricedMachine) -> str:
+    from strategy.trainers.trained import micro_batch_of
+
     read = found.trained
     dp = machine.gpus // read.replica_gpus
     names = {"dp": dp, "tp": read.tp, "pp": read.pp, "cp": read.cp, "ep": read.ep, "virtual": read.virtual}
     said = ", ".join(f"{name} {degree}" for name, degree in names.items() if degree > 1 or name == "dp")
     groups = f" in {read.replicas} groups" if read.replicas > 1 else ""
     layers = f" of {read.recompute_layers} layers" if read.recompute_layers else ""
+    at_once = f"micro-batches of {micro_batch_of(read, machine.gpus)}"
     again = "" if read.recompute == "none" else f", {read.recompute} recompute{layers}"
     precision = {"half": read.half} | _PRECISIONS
     return (
         f"{read.trainer}, {read.model.layers} layers of {read.model.width}, {machine.gpus} {machine.device.name}: "
-        f"{said}, micro-batches of {read.micro_batch}, ZeRO {read.zero}{groups}, {precision[read.precision]}{again}"
+        f"{said}, {at_once}, ZeRO {read.zero}{groups}, {precision[read.precision]}{again}"
     )
 
 

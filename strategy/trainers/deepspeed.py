@@ -54,8 +54,7 @@ def read_deepspeed(
         called,
         trainer=TrainerName.DEEPSPEED,
         framework="megatron-deepspeed" if megatron else "",
-        micro_batch=_micro_batch(settings, called),
-        **_batch(settings, called),
+        **_batch(settings, called, shares_out=caller is None),
         precision="single" if half == "single" else "half",
         half=half,
         zero=stage,
@@ -100,16 +99,11 @@ def _left_to_the_caller(settings: Settings) -> str:
     open_halves = [half for half in ("bf16", "fp16") if f"{half}.enabled" in settings.left_open]
     half = "single" if said or not open_halves else open_halves[0]
     taken = {f"{one}.enabled": str(one == half).lower() for one in open_halves if not said}
-    taken["train_micro_batch_size_per_gpu"] = "1"
-    if "train_batch_size" not in settings:
-        taken["gradient_accumulation_steps"] = "1"
+    whole = "train_batch_size" in settings
+    taken["train_micro_batch_size_per_gpu"] = "each rank's part of train_batch_size" if whole else "1"
+    taken["gradient_accumulation_steps"] = "1"
     for key in sorted(taken.keys() & settings.left_open):
         settings.assume(f'{key} is "auto", which only the caller says (give its arguments by --model): {taken[key]}')
-    micro = "train_micro_batch_size_per_gpu"
-    if "train_batch_size" in settings and micro not in settings and micro not in settings.left_open:
-        settings.assume(
-            f"{micro} is not there: 1; DeepSpeed shares train_batch_size out among its ranks, so write it down"
-        )
     return half
 
 
@@ -168,20 +162,20 @@ def _overrides(caller: Settings) -> dict[str, str]:
     return found
 
 
-def _micro_batch(settings: Settings, called: TrainedModel) -> int:
-    key = "train_micro_batch_size_per_gpu"
-    return settings.count(key) if key in settings else called.micro_batch
-
-
-def _batch(settings: Settings, called: TrainedModel) -> dict[str, Any]:
-    """Samples of a step, or micro-batches of one."""
-    if "train_batch_size" in settings:
-        settings.pass_over("train_batch_size says it", "gradient_accumulation_steps")
-        return {"global_batch": settings.count("train_batch_size"), "micro_batches": 0}
-    if "gradient_accumulation_steps" in settings and not called.global_batch:
-        return {"global_batch": 0, "micro_batches": settings.count("gradient_accumulation_steps")}
-    settings.pass_over("the caller says it", "gradient_accumulation_steps")
-    return {"global_batch": called.global_batch, "micro_batches": called.micro_batches}
+def _batch(settings: Settings, called: TrainedModel, *, shares_out: bool) -> dict[str, Any]:
+    """Samples of a step or its micro-batches, and of one of these; the batch of a step alone is shared out evenly."""
+    micro, whole, times = "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps"
+    found: dict[str, Any] = {"micro_batch": settings.count(micro) if micro in settings else called.micro_batch}
+    if whole in settings and micro not in settings and shares_out:
+        count = settings.count(times) if times in settings else 1
+        return {"micro_batch": 0, "global_batch": settings.count(whole), "micro_batches": count}
+    if whole in settings:
+        settings.pass_over("train_batch_size says it", times)
+        return found | {"global_batch": settings.count(whole), "micro_batches": 0}
+    if times in settings and not called.global_batch:
+        return found | {"global_batch": 0, "micro_batches": settings.count(times)}
+    settings.pass_over("the caller says it", times)
+    return found | {"global_batch": called.global_batch, "micro_batches": called.micro_batches}
 
 
 def _offload(settings: Settings, stage: int) -> list[str]:

@@ -1,7 +1,6 @@
 """TrainedModel: one configuration of a trainer, read: what is trained, on what batch, in what precision, cut how.
 
-What the closed form calls a job follows with the devices (`job_of`); what the search calls pins, in
-`strategy/space/trainer_pins.py`. Two files that say the same give the same value.
+What the closed form calls a job follows with the devices (`job_of`). Two files that say the same give the same value.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class TrainedModel:
         trainer: whose words these are.
         model: see `Architecture`.
         sequence: tokens of a sample.
-        micro_batch: samples of a micro-batch on one data-parallel rank.
+        micro_batch: samples of a micro-batch on one data-parallel rank; 0 where `global_batch` says it.
         global_batch: samples of a step; 0 where `micro_batches` says how many micro-batches each rank takes.
-        micro_batches: of a step, on each rank; 0 where `global_batch` says it.
+        micro_batches: of a step, on each rank; 0 where `global_batch` says it, or where it is one.
         gpus, gpus_per_node: as the file says; 0 where it does not.
         tp, pp, cp, ep, etp: degrees; `etp` cuts each expert.
         virtual: runs of layers per device.
@@ -119,6 +118,23 @@ FRAMEWORKS = {
 _MOMENTS = {"muon": 1, "lion": 1, "sgd": 1}
 
 
+def micro_batch_of(read: TrainedModel, gpus: int) -> int:
+    """Samples of a micro-batch on so many GPUs: as the file says, or its part of a step's batch, as DeepSpeed has it.
+
+    Raises:
+        InputError: the ranks do not share the batch out evenly.
+    """
+    if read.micro_batch:
+        return read.micro_batch
+    ranks, count = gpus // read.replica_gpus, max(read.micro_batches, 1)
+    samples, left = divmod(read.global_batch, ranks * count)
+    if left or not samples:
+        got = f"{read.global_batch} samples for {ranks} data-parallel ranks, {count} times each"
+        hint = "give a number of --gpus whose ranks share the batch out evenly"
+        raise InputError("the batch is no multiple of the ranks", got=got, hint=hint)
+    return samples
+
+
 def batch_of(read: TrainedModel, gpus: int) -> int:
     """Samples of a step on so many GPUs.
 
@@ -133,10 +149,11 @@ def batch_of(read: TrainedModel, gpus: int) -> int:
         got = f"{read.model.heads} heads, tp {read.tp}"
         raise InputError("the heads are no multiple of the tensor degree", got=got, hint="change it in the file")
     dp = gpus // read.replica_gpus
-    at_once = dp * read.micro_batch
+    micro_batch = micro_batch_of(read, gpus)
+    at_once = dp * micro_batch
     batch = read.global_batch or at_once * max(read.micro_batches, 1)
     if batch % at_once:
-        got = f"{batch} samples for {dp} data-parallel ranks with {read.micro_batch} at once"
+        got = f"{batch} samples for {dp} data-parallel ranks with {micro_batch} at once"
         hint = "give a number of --gpus whose ranks share the batch out evenly"
         raise InputError("the batch is no multiple of what the ranks take", got=got, hint=hint)
     if dp % read.replicas:
@@ -170,7 +187,7 @@ def job_of(read: TrainedModel, device: DeviceSheet, gpus: int, per_node: int, fa
         fabric=fabric,
         seq=read.sequence,
         global_batch=batch,
-        micro_batch=read.micro_batch,
+        micro_batch=micro_batch_of(read, gpus),
         tp=read.tp,
         pp=read.pp,
         cp=read.cp,

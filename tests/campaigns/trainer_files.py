@@ -27,7 +27,6 @@ from strategy.hardware.cluster import Cluster
 from strategy.hardware.presets import PRESETS
 from strategy.search.search import search
 from strategy.space.request import Request
-from strategy.space.trainer_pins import trainer_pins
 from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.architecture import description
 from strategy.trainers.formats import arguments_of
@@ -36,6 +35,7 @@ from strategy.trainers.read import read_document
 from strategy.trainers.trained import TrainedModel, TrainerName, training_of
 from strategy.trainers.write import read_back
 from tests.campaigns.outcome import Outcome
+from tests.support.trainer_pins import trainer_pins
 
 EXPORTED = "exported"
 QUOTAS = {EXPORTED: 0.8, "tp": 0.2, "pp": 0.2, "dp": 0.2}

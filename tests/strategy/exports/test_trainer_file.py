@@ -15,13 +15,13 @@ from strategy.layout.schedule import Schedule
 from strategy.models import PRESETS, Model
 from strategy.models.decoder import DecoderConfig
 from strategy.plan.plan import Plan
-from strategy.space.trainer_pins import trainer_pins
 from strategy.space.trainer_space import TargetTrainer
 from strategy.trainers.architecture import description, of_model
 from strategy.trainers.known_models import known_models
 from strategy.trainers.trained import TrainerName
 from strategy.trainers.write import read_back
 from tests.support.long_parameters import long_but
+from tests.support.trainer_pins import trainer_pins
 from tests.support.trainer_plans import EXPERTS, GPT, LLAMA, megatron_layouts, pinned_plan
 
 LEARNED = replace(LLAMA, learned_positions=True, rotary_base=0.0)

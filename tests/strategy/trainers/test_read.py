@@ -12,12 +12,12 @@ import pytest
 from strategy.base.errors import InputError
 from strategy.layout.schedule import Schedule
 from strategy.models.decoder import DecoderConfig
-from strategy.space.trainer_pins import trainer_pins
 from strategy.trainers.architecture import description
 from strategy.trainers.read import TRAINERS, read_configuration, read_document
-from strategy.trainers.trained import TrainerName, batch_of
+from strategy.trainers.trained import TrainerName, batch_of, micro_batch_of
 from tests.campaigns import trainer_keys
 from tests.support.trainer_configs import ROOT, ShippedConfiguration, shipped_configurations
+from tests.support.trainer_pins import trainer_pins
 
 SHIPPED = shipped_configurations()
 
@@ -30,7 +30,7 @@ def read(name: str, caller: str = "") -> object:
 def test_every_published_configuration_is_read_and_every_key_understood(one: ShippedConfiguration) -> None:
     found = one.read(one.documents())
     assert found.not_understood == ()
-    assert found.trained.micro_batch >= 1
+    assert found.trained.micro_batch or found.trained.global_batch
     assert all(found.unused.values())
     assert not set(found.unused) & set(found.unpriced)
 
@@ -199,7 +199,16 @@ def test_what_deepspeed_leaves_to_its_caller_is_stated(tmp_path: Path) -> None:
     assert (read.trained.half, read.trained.micro_batch) == ("single", 4)
     assert "micro_batch_size" not in "".join(read.assumed)
     path.write_text(json.dumps({"zero_optimization": {"stage": 1}, "train_batch_size": 64}))
-    assert "micro_batch_size_per_gpu is not there: 1" in "".join(read_configuration(path, model="llama2-7b").assumed)
+    read = read_configuration(path, model="llama2-7b")
+    assert not any("micro_batch_size" in line for line in read.assumed)
+    assert [micro_batch_of(read.trained, gpus) for gpus in (8, 64)] == [8, 1]
+    assert [batch_of(read.trained, gpus) for gpus in (8, 64)] == [64, 64]
+    with pytest.raises(InputError, match="64 samples for 48 data-parallel ranks, 1 times each"):
+        batch_of(read.trained, 48)
+    path.write_text(json.dumps({"train_batch_size": 64, "gradient_accumulation_steps": 2}))
+    read = read_configuration(path, model="llama2-7b")
+    assert micro_batch_of(read.trained, 8) == 4
+    assert trainer_pins(read.trained, 8).num_micro_batches == 2
 
 
 MEGATRON = """--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --vocab-size 32000

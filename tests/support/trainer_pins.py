@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from strategy.layout.config import Recompute
 from strategy.space.request import Pins
-from strategy.trainers.trained import TrainedModel, batch_of
+from strategy.trainers.trained import TrainedModel, batch_of, micro_batch_of
 
 
 def trainer_pins(read: TrainedModel, gpus: int) -> Pins:
     """The degrees as the search's pins."""
     dp = gpus // read.replica_gpus
-    batch = batch_of(read, gpus)
+    batch, micro_batch = batch_of(read, gpus), micro_batch_of(read, gpus)
     zero, group = read.zero if dp > 1 else 0, dp // read.replicas
     return Pins(
         dp=dp,
@@ -18,8 +18,8 @@ def trainer_pins(read: TrainedModel, gpus: int) -> Pins:
         cp=read.cp,
         ep=read.ep,
         pp=read.pp,
-        micro_batch=read.micro_batch,
-        num_micro_batches=batch // (dp * read.micro_batch),
+        micro_batch=micro_batch,
+        num_micro_batches=batch // (dp * micro_batch),
         schedule=read.schedule,
         virtual_stages=read.virtual,
         recompute=_recompute(read),
