@@ -9,6 +9,9 @@ a core do not count where there are others. Plans are enumerated, not
 chosen: every family of signatures with every number of micro-batches, pipelines under several schedules. The one that
 is predicted fastest before any even round stands for what a search would choose.
 
+With plans held out, prices are fitted to one plan of each family, and the others are scored, which no fit has seen.
+Where prices begin so many times off, the first predictions are, too: what refinement makes of them is what rounds show.
+
 No prediction from odd rounds is closer to the even ones than the machine is to itself: the *noise floor* is the error
 that each plan's own steps of the odd rounds would have as its prediction.
 """
@@ -31,7 +34,7 @@ from experiments.loop.refinement import Observation, predict_s, refine_by
 from experiments.machine.machine import local_cluster
 from strategy.base.errors import InputError
 from strategy.base.files import write_atomic
-from strategy.cost.calibrate import Calibration
+from strategy.cost.calibrate import Calibration, scale
 from strategy.layout.schedule import Schedule
 from strategy.plan.plan import Plan, config_document
 from strategy.space.request import Request
@@ -113,9 +116,27 @@ class ScoredPlans:
 
 
 def run_predictions(
-    ranks: int, folder: Path, *, rounds: int, steps: int, micro_batches: Sequence[int], progress: Progress
+    ranks: int,
+    folder: Path,
+    *,
+    rounds: int,
+    steps: int,
+    micro_batches: Sequence[int],
+    progress: Progress,
+    off: float = 1.0,
+    held_out: bool = False,
 ) -> ScoredPlans:
     """Predict and measure on this machine's ranks; all files stay in `folder`.
+
+    Args:
+        ranks: of this machine.
+        folder: for everything that is made.
+        rounds: two for each prediction.
+        steps: of a plan in a round.
+        micro_batches: numbers of them that plans have.
+        progress: is told what goes on.
+        off: the measured prices of acts are multiplied by this before anything is predicted.
+        held_out: score the plans alone that no fit has seen.
 
     Raises:
         InputError: the number of rounds is odd.
@@ -124,8 +145,10 @@ def run_predictions(
     if rounds % 2:
         raise InputError("rounds are fitted and scored in turn", where="rounds", got=rounds, expected="an even number")
     progress(f"measuring this machine on {ranks} ranks")
-    cluster, base = local_cluster(ranks), profiled(ranks, folder)
+    cluster, base = local_cluster(ranks), scale(profiled(ranks, folder), off)
     plans = list(enumerated(request_on(cluster, base.cost_model(cluster)), micro_batches))
+    seen = {one.name for one in firsts(plans)} if held_out else {one.name for one in plans}
+    counted = [one for one in plans if not held_out or one.name not in seen]
     fitted: list[list[Contender]] = []
     scored: list[list[Contender]] = []
     predicted: list[Mapping[str, float]] = []
@@ -135,13 +158,23 @@ def run_predictions(
         here.mkdir()
         counts = number % 2 == 0
         if counts:
-            calibration = refine_by(base, pooled(fitted), cluster)
-            predicted.append({one.name: predict_s(one.plan, calibration) for one in plans})
-            stored.append(store(plans, predicted[-1], calibration, number, folder))
+            calibration = refine_by(base, pooled([[one for one in ran if one.name in seen] for ran in fitted]), cluster)
+            predicted.append({one.name: predict_s(one.plan, calibration) for one in counted})
+            stored.append(store(counted, predicted[-1], calibration, number, folder))
             progress(f"round {number}: predictions stored, SHA-256 {stored[-1].sha256}")
-        contenders = [Contender(one.name, one.plan) for one in plans]
+        contenders = [Contender(one.name, one.plan) for one in (counted if counts else plans)]
         (scored if counts else fitted).append(timed(contenders, ranks, here, blocks=1, steps=steps, progress=progress))
-    return ScoredPlans(tuple(_scores(plans, predicted, fitted, scored)), tuple(stored))
+    own = [[one for one in ran if one.name in {other.name for other in counted}] for ran in fitted]
+    return ScoredPlans(tuple(_scores(counted, predicted, own, scored)), tuple(stored))
+
+
+def firsts(plans: Sequence[EnumeratedPlan]) -> Iterator[EnumeratedPlan]:
+    """The first plan of every family."""
+    families = set[str]()
+    for one in plans:
+        if one.family not in families:
+            families.add(one.family)
+            yield one
 
 
 def enumerated(request: Request, micro_batches: Sequence[int]) -> Iterator[EnumeratedPlan]:
@@ -210,7 +243,10 @@ def _scores(
 
 
 def figures(scores: Sequence[ScoredPlan], chosen: int) -> dict[str, float]:
-    """Mean and worst error and noise, how much slower the chosen plan is than the fastest, the slowest over that."""
+    """Mean and worst error and noise, how much slower the chosen plan is than the fastest, the slowest over that.
+
+    `error_before` is the mean error of the prices that refinement began with.
+    """
     errors, noise = [one.error for one in scores], [one.noise for one in scores]
     measured = [one.measured_s for one in scores]
     return {
@@ -219,6 +255,7 @@ def figures(scores: Sequence[ScoredPlan], chosen: int) -> dict[str, float]:
         "noise_mean": fmean(noise),
         "noise_worst": max(noise),
         "regret": measured[chosen] / min(measured) - 1,
+        "error_before": fmean(abs(one.plan.plan.claims.step_time_s / one.measured_s - 1) for one in scores),
         "slowest_over_fastest": max(measured) / min(measured),
     }
 

@@ -91,13 +91,20 @@ class LoopExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class PredictionExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="predictions"):
-    """Enumerated plans on ranks of this machine: predictions stored before the rounds that they are scored on."""
+    """Enumerated plans on ranks of this machine: predictions stored before the rounds that they are scored on.
+
+    Attributes:
+        off: by this factor the prices are wrong that refinement begins with.
+        held_out: whether the plans that are scored are others than those that prices are fitted to.
+    """
 
     name: Text
     ranks: Annotated[int, Meta(ge=2)] = 2
     rounds: Annotated[int, Meta(ge=2, multiple_of=2)] = 8
     steps: Annotated[int, Meta(ge=3)] = 9
     micro_batches: tuple[Count, ...] = (1, 2, 4, 8)
+    off: Annotated[float, Meta(gt=0)] = 1.0
+    held_out: bool = False
 
 
 Experiment = (

@@ -176,7 +176,7 @@ def _predictions(experiment: PredictionExperiment, folder: Path) -> Summary:
 
     found = run_predictions(
         experiment.ranks, folder, rounds=experiment.rounds, steps=experiment.steps,
-        micro_batches=experiment.micro_batches, progress=_quiet,
+        micro_batches=experiment.micro_batches, off=experiment.off, held_out=experiment.held_out, progress=_quiet,
     )  # fmt: skip
     return document(found)
 

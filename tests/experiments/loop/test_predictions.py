@@ -101,7 +101,7 @@ class Machine:
 
 
 def scored_by(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *, even: float = 1.0, rounds: int = 4
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *, even: float = 1.0, rounds: int = 4, **otherwise: Any
 ) -> tuple[ScoredPlans, Machine]:
     machine = Machine(folder, even)
 
@@ -121,7 +121,7 @@ def scored_by(
     monkeypatch.setattr(predictions, "request_on", request_on)
     monkeypatch.setattr(predictions, "local_cluster", cluster)
     monkeypatch.setattr(predictions, "timed", machine.timed)
-    counts = {"steps": 4, "micro_batches": (2,)}
+    counts = {"steps": 4, "micro_batches": (2,), **otherwise}
     found = run_predictions(2, folder, rounds=rounds, progress=lambda _: None, **counts)  # type: ignore[arg-type]
     return found, machine
 
@@ -143,6 +143,18 @@ def test_what_is_predicted_of_a_round_is_stored_before_it(monkeypatch: pytest.Mo
     slower, _ = scored_by(monkeypatch, tmp_path / "slower", even=1.25)
     assert [one.predicted_s for one in slower.plans] == [one.predicted_s for one in alike.plans]
     assert figures(slower.plans, slower.chosen)["error_mean"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_prices_three_times_off_are_corrected_by_plans_that_are_not_scored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found, machine = scored_by(monkeypatch, tmp_path, rounds=2, off=3.0, held_out=True, micro_batches=(2, 4))
+    assert machine.rounds == ["round-1", "round-2"]
+    names = [one.plan.name for one in found.plans]
+    assert not {"data-2", "tensor-2", "mixed-2", "pipeline-1f1b-2"} & set(names)
+    assert {"data-4", "tensor-4", "pipeline-zb-h1-2"} <= set(names)
+    assert len(names) >= 6
+    assert figures(found.plans, found.chosen)["error_mean"] < 0.02
 
 
 @pytest.mark.long
