@@ -26,6 +26,8 @@ from strategy.trainers.trained import TrainerName
 
 LIMITED_SHARE, LEAST_LIMITED_S = 0.65, 45.0
 """Of the time, for the search within the trainer's limits; and seconds at least, if there are so many."""
+ENOUGH = 0.5
+"""A search without the limits is begun where so much of the time is left that the one within them took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def limited_budget(budget: Budget) -> Budget:
     return budget.at_most(max(LIMITED_SHARE * budget.left_s(), LEAST_LIMITED_S))
 
 
-def answer_for(request: Request, found: Plan, budget: Budget, without: tuple[str, ...]) -> TrainerAnswer:
+def answer_for(request: Request, result: SearchResult, budget: Budget, without: tuple[str, ...]) -> TrainerAnswer:
     """What the limits cost, and what the trainer's file says; `request` is within the limits, the budget for the rest.
 
     Raises:
@@ -62,13 +64,14 @@ def answer_for(request: Request, found: Plan, budget: Budget, without: tuple[str
     trainer = request.pins.trainer
     if trainer is None:
         raise InputError("no trainer", where="pins")
-    name = TrainerName(trainer)
+    name, found = TrainerName(trainer), result.plan
     written = trainer_file(found, name, f"plan.{trainer}")
     try:
         price = file_price(found, name)
     except InputError:
         price = None
-    return TrainerAnswer(trainer, written.cannot_say, price, _free(request, budget), without)
+    free = _free(request, budget) if budget.left_s() >= ENOUGH * result.search_time_s else None
+    return TrainerAnswer(trainer, written.cannot_say, price, free, without)
 
 
 def _free(request: Request, budget: Budget) -> SearchResult | None:

@@ -193,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
             limited = budget.share(1 - SHARE) if request.pins.trainer is None else limited_budget(budget)
             result = search(request, simulate=simulated_step, budget=limited, watch=watch)
             rest = Budget.of(0.0) if result.interrupted else budget
-            answer = None if request.pins.trainer is None else answer_for(request, result.plan, rest, asked.without)
+            answer = None if request.pins.trainer is None else answer_for(request, result, rest, asked.without)
     except InfeasibleError as error:
         if args.json:
             emit(without_plan(Status.INFEASIBLE, request, started) | {"smallest_limit_bytes": error.smallest_limit})
