@@ -26,8 +26,6 @@ from strategy.trainers.trained import TrainerName
 
 LIMITED_SHARE, LEAST_LIMITED_S = 0.65, 45.0
 """Of the time, for the search within the trainer's limits; and seconds at least, if there are so many."""
-ENOUGH = 0.5
-"""A search without the limits is begun where so much of the time is left that the one within them took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,8 @@ def answer_for(request: Request, result: SearchResult, budget: Budget, without: 
         price = file_price(found, name)
     except InputError:
         price = None
-    free = _free(request, budget) if budget.left_s() >= ENOUGH * result.search_time_s else None
+    # The space without the limits is larger: there is nothing to be had in less time than the limited search took.
+    free = _free(request, budget) if budget.left_s() >= result.search_time_s else None
     return TrainerAnswer(trainer, written.cannot_say, price, free, without)
 
 
