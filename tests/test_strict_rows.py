@@ -102,6 +102,7 @@ def test_hosts_wait_only_where_rows_leave_the_device() -> None:
         assert one.device.replayed
 
 
+@pytest.mark.long
 def test_on_one_rank_no_host_waits_for_rows() -> None:
     training = Training(global_batch=2, dtype=DType.FLOAT64, seed=1)
     model = MixtralConfig(2, 4, 1, 1, hidden=6, experts=3, choices=2, sequence=4, vocabulary=12)

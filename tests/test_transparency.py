@@ -42,7 +42,7 @@ from tests.support.reference import Array
 from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, in_float64, plan_by_rules, request, train
 
 CASES = 33
-BATCH = 4
+BATCH = 2
 THREADS = [number for number in range(CASES) if number % MPI_EVERY]
 PROCESSES = [number for number in range(CASES) if number % MPI_EVERY == 0]
 

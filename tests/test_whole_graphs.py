@@ -37,7 +37,7 @@ from tests.support.unaliased import unaliased
 from tests.support.whole_graphs import WholeCase, forward_kinds, random_whole_graph
 
 CASES = 40
-BATCH = 10
+BATCH = 5
 NUMBERS = [number for number in range(CASES) if number % MPI_EVERY]
 MPI_NUMBERS = [number for number in range(CASES) if number % MPI_EVERY == 0]
 
