@@ -61,7 +61,7 @@ def test_what_lies_below_all_trained_parameters_has_no_backward_pass() -> None:
     assert len(backward) <= 4, backward
 
 
-@pytest.mark.parametrize("degrees", long_but([{"dp": 2}, {"tp": 2}, {"tp": 2, "pp": 2}, {"dp": 2, "pp": 2}], 0, 2))
+@pytest.mark.parametrize("degrees", long_but([{"dp": 2}, {"tp": 2}, {"tp": 2, "pp": 2}, {"dp": 2, "pp": 2}], 2))
 def test_fine_tuning_leaves_them_alone_and_trains_the_rest_alike(degrees: dict[str, int]) -> None:
     training = fine_tuning()
     ranks = int(np.prod(list(degrees.values())))

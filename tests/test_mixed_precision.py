@@ -149,7 +149,7 @@ def plan_with(technique: str, precision: Precision) -> Plan:
             *((Precision.FP16, technique) for technique in TECHNIQUES),
             *((Precision.BF16, technique) for technique in ("zero 3 in stages", "recompute in stages", "zbv")),
         ],
-        *(3, 6, 10),
+        *(3, 10),
     ),
 )
 def test_halves_go_with_every_technique(technique: str, precision: Precision) -> None:

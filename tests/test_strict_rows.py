@@ -89,6 +89,7 @@ def acts_on_rows(case: PlanCase, rank: int) -> set[int]:
     return {index for index, some in ports.items() if any(ragged[port.register] for port in some)}
 
 
+@pytest.mark.long
 def test_hosts_wait_only_where_rows_leave_the_device() -> None:
     """Acts that compute with rows are launches like others, and most are replayed in graphs."""
     case = random_expert_case(SPLIT, backend="cupy")

@@ -242,7 +242,7 @@ NO_DATA = "data no.txt: no such file or folder"
             (2, "mixed", ["--data", "no.txt"], NO_DATA),
             (None, "alone", ["--data", "no.txt"], NO_DATA),
         ],
-        *(1, 5, 9),
+        *(1, 5),
     ),
 )
 def test_what_cannot_be_trained_is_told_once(

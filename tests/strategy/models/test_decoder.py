@@ -73,7 +73,7 @@ def test_the_formula_counts_what_is_declared(name: str) -> None:
     assert sum(math.prod(parameter.shape) for _, parameter in model.module().parameters()) == model.parameters
 
 
-@pytest.mark.parametrize("name", long_but(FAMILIES, *map(FAMILIES.index, ALL_KINDS)))
+@pytest.mark.parametrize("name", long_but(FAMILIES, *map(FAMILIES.index, FEW)))
 def test_it_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> None:
     plan = deduced_plan(request(2, TRAINING, model=family(name)), config_of(TRAINING, dp=2), ("data", "tensor"))
     assert list(check(plan, steps=STEPS)) == []
@@ -91,7 +91,7 @@ def test_it_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "context"),
-    long_but(itertools.product(["mistral", "gemma2", "gpt_oss", "deepseek_v2"], ["ring", "all_to_all"]), 2, 5, 6),
+    long_but(itertools.product(["mistral", "gemma2", "gpt_oss", "deepseek_v2"], ["ring", "all_to_all"]), 5, 6),
 )
 def test_windows_sinks_and_bounds_hold_where_positions_are_shared_out(name: str, context: str) -> None:
     model = family(name)

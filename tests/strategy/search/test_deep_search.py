@@ -86,8 +86,7 @@ def test_same_question_same_bytes(answer: SearchResult) -> None:
     assert plan_text(again.plan) == plan_text(answer.plan)
 
 
-@pytest.mark.parametrize("experts", [0, 8])
-@pytest.mark.parametrize("room", [1, 100])
+@pytest.mark.parametrize(("experts", "room"), long_but(itertools.product([0, 8], [1, 100]), 0, 3))
 def test_every_configuration_is_listed_once(experts: int, room: int) -> None:
     """Against a count by loops: degrees, micro-batches, schedules, recomputing, ZeRO in groups, shares of experts.
 

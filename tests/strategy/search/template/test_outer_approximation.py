@@ -187,7 +187,7 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
             (3, 2, 2, 4, Schedule.GPIPE),
             (2, 2, 2, 4, Schedule.ONEFLOW),
         ],
-        *(1, 5),
+        5,
     ),
 )
 def test_what_goes_on_beside_is_held(
