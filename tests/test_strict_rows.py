@@ -116,6 +116,7 @@ def test_on_one_rank_no_host_waits_for_rows() -> None:
     assert all(one.trainer.worker.issuer and not one.trainer.worker.issuer.host for one in found)
 
 
+@pytest.mark.long
 def test_terms_that_lack_rows_stay_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layouts that no search makes. Kernels, which look for no row, would add up rows of different cells."""
     case = random_expert_case(CUT, backend="cupy")

@@ -39,7 +39,7 @@ from tests.support.long_parameters import long_but
 from tests.support.plan_features import features_of
 from tests.support.random_plans import PlanCase, random_plan_case, turn
 from tests.support.reference import Array
-from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, in_float64, plan_by_rules, request, train
+from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, in_float64, request, train
 
 CASES = 33
 BATCH = 2
@@ -127,7 +127,7 @@ def test_every_option_has_its_turn() -> None:
 
 def two_ranks(**settings: Any) -> Plan:
     training = replace(in_float64(Training(global_batch=4, num_micro_batches=2)), **settings)
-    return plan_by_rules(request(2, training), config_of(training, tp=2), ("data", "tensor"))
+    return deduced_plan(request(2, training), config_of(training, tp=2), ("data", "tensor"))
 
 
 def test_another_training_is_noticed() -> None:

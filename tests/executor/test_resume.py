@@ -24,7 +24,7 @@ from strategy.plan.plan import Plan
 from strategy.sbp.tensor import Box, DType
 from tests.campaigns import resume
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
+from tests.support.small_plans import MODEL, Trained, config_of, corpus, deduced_plan, request, train
 
 TEXT = corpus(MODEL.vocabulary)
 TRAINING = Training(4, 2, dtype=DType.FLOAT64, decay=Decay.COSINE, decay_steps=6, warm_up=2)
@@ -32,7 +32,7 @@ TRAINING = Training(4, 2, dtype=DType.FLOAT64, decay=Decay.COSINE, decay_steps=6
 
 @cache
 def plan_of(training: Training, *, dp: int = 1, tp: int = 1, **zero: Any) -> Plan:
-    return plan_by_rules(request(dp * tp, training), config_of(training, dp=dp, tp=tp, **zero), ("data", "tensor"))
+    return deduced_plan(request(dp * tp, training), config_of(training, dp=dp, tp=tp, **zero), ("data", "tensor"))
 
 
 def keep(folder: Path, plan: Plan, trained: Trained) -> None:
@@ -105,6 +105,7 @@ def test_what_one_random_plan_saved_another_gathers_bit_by_bit(cases: int) -> No
     assert outcome.failures == []
 
 
+@pytest.mark.long
 def test_a_piece_that_is_loaded_from_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the campaign must not accept: the first rows of a tensor wherever its others are asked for."""
     real = Reader.load

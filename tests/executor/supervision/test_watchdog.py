@@ -210,16 +210,16 @@ def test_a_save_has_a_limit_of_its_own(tmp_path: Path) -> None:
     with sleepers(2) as (guard, process):
         heartbeat = start_heartbeat(tmp_path, 0, identify(guard.pid), identify(process.pid))
         heartbeat.beat(0, 0)
-        limits = Limits(stall_s=0.3, save_s=1.5)
+        limits = Limits(stall_s=0.3, save_s=0.8)
         watcher = threading.Thread(target=watch, args=(tmp_path, JOB, 1, limits), kwargs={"quiet": True})
         begin_s = time.monotonic()
         with heartbeat.saving():
             watcher.start()
             watcher.join(15)
-        assert time.monotonic() - begin_s > 1.5
+        assert time.monotonic() - begin_s > 0.8
     failure = read_failure(tmp_path)
     assert failure is not None
-    assert failure.reason == "a save is not through after 1.5 s"
+    assert failure.reason == "a save is not through after 0.8 s"
 
 
 def test_only_the_processes_that_it_was_told_of_are_killed(tmp_path: Path) -> None:

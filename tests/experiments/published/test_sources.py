@@ -58,6 +58,7 @@ def test_horovod_scales_better_over_faster_links_and_worse_over_more_nodes() -> 
     assert faster[2] - found[2] > 0.1, "VGG-16 is bound by its links"
 
 
+@pytest.mark.long
 def test_gains_over_horovod_shrink_where_one_connection_takes_all_and_links_are_fast() -> None:
     fast = tcp_cloud(4, 100)
     easy = exchange_figures.four_nodes(replace(fast, flow_bytes_per_s=fast.nic_bytes_per_s))

@@ -302,10 +302,10 @@ def test_a_plan_that_is_not_there_or_not_whole_is_refused(tmp_path: Path, how: s
 
 
 def test_a_gpu_that_is_not_there_is_told_once(tmp_path: Path) -> None:
-    plan = write_small_plan(tmp_path, "mixed")
+    plan = write_small_plan(tmp_path, "alone")
     if has_gpu():
         pytest.skip("there is a GPU here")
-    ended = run(tmp_path, "train", plan, "--json", "--backend", "cupy", ranks=2)
+    ended = run(tmp_path, "train", plan, "--json", "--backend", "cupy")
     assert (ended.code, ended.stdout, len(ended.messages)) == (5, "", 1), ended
     assert ended.stderr.startswith("sbplan: --backend cupy needs ")
 

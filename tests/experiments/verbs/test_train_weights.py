@@ -17,7 +17,7 @@ from tests.pytorch.generate import HERE, VOCABULARY
 from tests.pytorch.test_gpt2 import MODEL, TRAINING
 from tests.support.long_parameters import long_but
 from tests.support.reference import run_graph
-from tests.support.small_plans import config_of, plan_by_rules, request
+from tests.support.small_plans import config_of, deduced_plan, request
 
 pytestmark = pytest.mark.mpi
 WEIGHTS = HERE / "gpt2.safetensors"
@@ -26,7 +26,7 @@ WEIGHTS = HERE / "gpt2.safetensors"
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """Two ranks with split tensors."""
-    return plan_by_rules(request(2, TRAINING, model=MODEL), config_of(TRAINING, tp=2), ("data", "tensor"))
+    return deduced_plan(request(2, TRAINING, model=MODEL), config_of(TRAINING, tp=2), ("data", "tensor"))
 
 
 def test_the_first_loss_is_that_of_the_weights(tmp_path: Path, plan: Plan) -> None:

@@ -67,7 +67,7 @@ def test_where_samples_are_on_one_rank_nothing_is_exchanged() -> None:
 
 
 @pytest.mark.parametrize("zero_stage", [0, 2, 3])
-@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16])
+@pytest.mark.parametrize("precision", long_but([Precision.FULL, Precision.BF16], 1))
 def test_it_is_what_rounds_of_leaving_out_what_does_not_prepare_the_update_end_with(
     precision: Precision, zero_stage: int
 ) -> None:

@@ -22,7 +22,7 @@ from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import check, check_under_mpi
 from tests.pytorch.decoders import CONFIGS, FOLDER
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
+from tests.support.small_plans import config_of, deduced_plan, random_plan, request
 
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)
 FAMILIES = [name for name in CONFIGS if name != "gpt2"]
@@ -98,7 +98,7 @@ def test_windows_sinks_and_bounds_hold_where_positions_are_shared_out(name: str,
     assert isinstance(model, DecoderConfig)
     asked = request(2, TRAINING, model=replace(model, balance=0.0))  # demand is counted over whole samples
     config = config_of(TRAINING, cp=2, context=context)
-    assert list(check(plan_by_rules(asked, config, ("data", "context", "tensor")), steps=STEPS)) == []
+    assert list(check(deduced_plan(asked, config, ("data", "context", "tensor")), steps=STEPS)) == []
 
 
 def test_learned_positions_are_counted_and_train_on_ranks_as_on_one_device() -> None:
