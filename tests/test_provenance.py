@@ -40,7 +40,7 @@ from tests.support.random_graphs import random_case
 from tests.support.small_plans import MODEL, config_of, request
 
 FAMILIES = [name for name in PRESETS if name.endswith("-tiny")]
-LARGE = ("arcface-tiny", "inception-tiny", "resnet-tiny", "vit-tiny")
+LARGE = ("arcface-tiny", "inception-tiny", "resnet-tiny", "vit-tiny", "bert-tiny", "gpt-tiny")
 """Of many ops, which are convolutions like those of a residual network."""
 GPT = replace(MODEL, layers=4)
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

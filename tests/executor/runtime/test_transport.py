@@ -37,6 +37,7 @@ def test_mpi_plays_them_by_addresses_and_messages_alone(ranks: int) -> None:
     assert printed == f"120 cases by ranks {list(range(ranks))}\n"
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_what_is_moved_once_is_not_kept() -> None:
     """Each call moves 1 MiB through arrays of its own; all kept, 30 of them would grow a rank by 63 MB."""

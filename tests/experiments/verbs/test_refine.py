@@ -72,6 +72,7 @@ def test_the_new_constants_explain_the_run(command: Command, tmp_path: Path, run
     assert calibration.cluster == "two-cores"
 
 
+@pytest.mark.long
 def test_the_same_runs_give_the_same_bytes(command: Command, tmp_path: Path, run_folder: Path, old: Path) -> None:
     outs = [tmp_path / "one.json", tmp_path / "two.json"]
     for out in outs:

@@ -114,7 +114,16 @@ def test_where_most_are_logits_their_gradients_lie_over_them() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "laps"),
-    [(Schedule.ONE_F_ONE_B, 1), (Schedule.GPIPE, 1), (Schedule.INTERLEAVED, 2), (Schedule.ZB_H1, 1), (Schedule.ZBV, 2)],
+    long_but(
+        [
+            (Schedule.ONE_F_ONE_B, 1),
+            (Schedule.GPIPE, 1),
+            (Schedule.INTERLEAVED, 2),
+            (Schedule.ZB_H1, 1),
+            (Schedule.ZBV, 2),
+        ],
+        *(0, 2, 4),
+    ),
 )
 def test_stages_made_up_of_parts_take_what_stages_take(schedule: Schedule, laps: int) -> None:
     asked = request(4, Training(global_batch=16), model=GPT, backend="cuda")

@@ -216,6 +216,7 @@ def test_a_cheaper_cut_is_refused(case: Case) -> None:
     assert where in case.refused(forged) or "does not bound it" in case.refused(forged)
 
 
+@pytest.mark.long
 def test_a_proof_of_something_else_is_refused(case: Case) -> None:
     """Weights of its own that are heavier than those that were proved."""
     cut, *others = case.certificate.cuts
