@@ -140,6 +140,7 @@ def test_another_training_is_noticed() -> None:
     assert np.max(np.abs(gathered - wanted[weight])) > 1e-9
 
 
+@pytest.mark.long
 def test_a_wrong_gradient_is_noticed_in_float32() -> None:
     """Adam's first moment is the gradient after the first step; a thousandth of it is too much."""
     plan, first = two_ranks(dtype=DType.FLOAT32), {}
@@ -211,6 +212,7 @@ def norm(x: Array, gain: Array, shift: Array) -> Array:
     return np.asarray(centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * gain + shift)
 
 
+@pytest.mark.long
 def test_float32_is_close_to_float64() -> None:
     plan = two_ranks()
     narrow = two_ranks(dtype=DType.FLOAT32)

@@ -115,6 +115,7 @@ def test_random_plans_learn_the_same_bits_or_are_refused(plans: int, seed: int) 
     assert outcome.coverage["refused"] >= 1
 
 
+@pytest.mark.long
 def test_sums_of_ranks_that_are_no_nodes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the campaign must not accept: the sums of ranks that have six micro-batches each, added up."""
     monkeypatch.setattr(TreeSums, "splits", lambda self, actor: False)

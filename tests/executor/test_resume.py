@@ -99,7 +99,7 @@ def test_what_one_mesh_saved_any_other_gathers_bit_by_bit(saved_on: int, tmp_pat
     assert len(others) == 4
 
 
-@pytest.mark.parametrize("cases", long_but([2, 6], 0))
+@pytest.mark.parametrize("cases", long_but([2, 6]))
 def test_what_one_random_plan_saved_another_gathers_bit_by_bit(cases: int) -> None:
     outcome = resume.run(cases, seed=0)
     assert outcome.failures == []

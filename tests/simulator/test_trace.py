@@ -161,6 +161,7 @@ def test_memory_figure_has_a_line_per_rank_and_the_limit(program: Program, pair:
     assert figure.axes[0].get_ylabel() == "live memory (KiB)"
 
 
+@pytest.mark.long
 def test_figures_are_the_same_bytes_again(pair: list[Timeline]) -> None:
     def png() -> bytes:
         buffer = BytesIO()

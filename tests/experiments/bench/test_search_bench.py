@@ -64,6 +64,7 @@ def test_an_illegal_answer_is_a_bug() -> None:
         compare(SearchProblem("shut", lambda: shut), 1.0, {"liar": lambda problem, limit_s: Found((0, 0))})
 
 
+@pytest.mark.long
 def test_folding_ties_decisions_which_costs_next_to_nothing() -> None:
     folded = solve(PresetLayout("gpt-tiny", 1, 2, 8).build(), budget=Budget.of(60))
     free = solve(PresetLayout("gpt-tiny", 1, 2, 8, folded=False).build(), budget=Budget.of(60))

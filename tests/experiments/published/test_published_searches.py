@@ -108,6 +108,7 @@ def test_what_cannot_be_expressed_has_failed(changes: dict[str, Pins], reason: s
     assert summary([found]).endswith("failed: tiny")
 
 
+@pytest.mark.long
 def test_what_ran_and_is_called_infeasible_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> None:
         raise InfeasibleError("no plan fits 7 bytes")

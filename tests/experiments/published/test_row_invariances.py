@@ -154,7 +154,7 @@ def test_adapters_are_never_slower_than_training_everything(rows: list[Row]) -> 
     check(kept, [b.seconds / a.seconds for a, b in zip(full, less, strict=True)], EXACT)
 
 
-@pytest.mark.parametrize("recipe", ["fp8", "mxfp8"])
+@pytest.mark.parametrize("recipe", long_but(["fp8", "mxfp8"], 0))
 def test_eight_bits_are_never_slower_than_sixteen(rows: list[Row], recipe: str) -> None:
     kept, half, eight = pairs(rows, eight_bits(recipe), device_bound=True)
     check(kept, [b.seconds / a.seconds for a, b in zip(half, eight, strict=True)], EXACT)

@@ -141,6 +141,7 @@ def test_a_run_of_a_forged_plan(command: Command, tmp_path: Path, run_folder: Pa
     assert "plan.json: refused: op " in said.err
 
 
+@pytest.mark.long
 def test_without_a_calibration_runs_correct_the_data_sheet(
     command: Command, run_folder: Path, plan_file: Path, tmp_path: Path
 ) -> None:

@@ -296,7 +296,7 @@ def best_s(tmp_path_factory: pytest.TempPathFactory, cluster_file: Path) -> floa
     return read_plan(out).claims.objective_s
 
 
-@pytest.mark.parametrize("rule", ["match-all", "match-most", "least-cost"])
+@pytest.mark.parametrize("rule", long_but(["match-all", "match-most", "least-cost"], 2))
 def test_deduced_plans_are_legal_and_no_better(
     command: Command, tmp_path: Path, cluster_file: Path, best_s: float, rule: str
 ) -> None:
@@ -492,7 +492,9 @@ native.puts(b"ours again")
     assert done.stderr == "chatter\n"
 
 
-@pytest.mark.parametrize(("schedule", "laps"), [("oneflow", 1), ("interleaved", 2), ("zb-h1", 1), ("zbv", 2)])
+@pytest.mark.parametrize(
+    ("schedule", "laps"), long_but([("oneflow", 1), ("interleaved", 2), ("zb-h1", 1), ("zbv", 2)], 1, 3)
+)
 def test_a_pinned_schedule_goes_all_the_way(
     command: Command, tmp_path: Path, cluster_file: Path, schedule: str, laps: int
 ) -> None:

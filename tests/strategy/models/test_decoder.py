@@ -81,7 +81,7 @@ def test_it_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> 
     assert read_plan(tmp_path / "plan.json") == plan
 
 
-@pytest.mark.parametrize("name", long_but(FAMILIES, *map(FAMILIES.index, FEW)))
+@pytest.mark.parametrize("name", long_but(FAMILIES, FAMILIES.index("gpt_oss")))
 def test_it_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
     model = family(name)
     assert isinstance(model, DecoderConfig)

@@ -252,7 +252,7 @@ def test_memory_falls_and_losses_do_not_change(degrees: dict[str, int]) -> None:
         assert again == pytest.approx(losses[0], rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", [Recompute.SELECTIVE, Recompute.FULL, Recompute.MEMORY_BOUND])
+@pytest.mark.parametrize("kind", long_but([Recompute.SELECTIVE, Recompute.FULL, Recompute.MEMORY_BOUND], 1))
 def test_nothing_of_it_starts_before_the_backward_pass_of_its_layer(kind: Recompute) -> None:
     """Collectives run beside computation here; without the fence those of clones would run ahead."""
     training = Training(4, dtype=DType.FLOAT64)

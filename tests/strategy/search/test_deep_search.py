@@ -318,7 +318,6 @@ def test_parameters_are_gathered_inside_of_nodes_where_links_between_them_are_sl
             *((EXPERTS, True, 0), (DEEP, False, 1), (LLAMA, False, 1), (EXPERTS, False, 1), (HEAVY, False, 1)),
             *((DEEP, True, 1), (EXPERTS, True, 1)),
         ],
-        10,
     ),
 )
 def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: int) -> None:
