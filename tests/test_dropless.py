@@ -53,6 +53,7 @@ def test_any_layout_computes_what_one_device_computes(degrees: tuple[int, int, i
     assert list(transparency.check(plan)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", long_but([Precision.BF16, Precision.FP16], 0))
 def test_rows_of_halves(precision: Precision) -> None:
     plan = laid_out_anyhow(Training(global_batch=4, precision=precision), (2, 1, 1), Recompute.NONE, 1)

@@ -52,6 +52,7 @@ def test_numbers_that_nobody_compares_are_found(monkeypatch: pytest.MonkeyPatch)
     assert any("renumbered: nobody has noticed" in failure for failure in messages.run(12, seed=0).failures)
 
 
+@pytest.mark.long
 def test_mail_that_nobody_misses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the campaign must not accept: a second copy of the last message is left lying."""
     monkeypatch.setattr(LoopbackHub, "unclaimed", lambda self, rank: [])

@@ -10,10 +10,12 @@ import copy
 import pytest
 
 from tests.campaigns.forgeries import BASES, base, judge, run
+from tests.support.long_parameters import long_but
 
 
-def test_a_forgery_is_refused_in_words_or_legal() -> None:
-    outcome = run(28, 0)
+@pytest.mark.parametrize("cases", long_but([9, 28], 0))
+def test_a_forgery_is_refused_in_words_or_legal(cases: int) -> None:
+    outcome = run(cases, 0)
     assert outcome.failures == []
     assert outcome.unmet() == []
 

@@ -35,7 +35,7 @@ from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import batches, on_one_device
 from tests.support.long_parameters import long_but
 from tests.support.reference import run_graph
-from tests.support.small_plans import MODEL, cluster, config_of, corpus, plan_by_rules, request, train
+from tests.support.small_plans import MODEL, cluster, config_of, corpus, deduced_plan, request, train
 
 Array = npt.NDArray[Any]
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64)
@@ -61,11 +61,11 @@ def test_what_lies_below_all_trained_parameters_has_no_backward_pass() -> None:
     assert len(backward) <= 4, backward
 
 
-@pytest.mark.parametrize("degrees", long_but([{"dp": 2}, {"tp": 2}, {"tp": 2, "pp": 2}, {"dp": 2, "pp": 2}], 0, 2))
+@pytest.mark.parametrize("degrees", long_but([{"dp": 2}, {"tp": 2}, {"tp": 2, "pp": 2}, {"dp": 2, "pp": 2}], 2))
 def test_fine_tuning_leaves_them_alone_and_trains_the_rest_alike(degrees: dict[str, int]) -> None:
     training = fine_tuning()
     ranks = int(np.prod(list(degrees.values())))
-    plan = plan_by_rules(request(ranks, training), config_of(training, **degrees), ("samples split", "tensor"))
+    plan = deduced_plan(request(ranks, training), config_of(training, **degrees), ("samples split", "tensor"))
     assert verify(plan) == []
     trained = train(plan, corpus(MODEL.vocabulary), steps=2)
     start, _ = on_one_device(plan, steps=0)
@@ -84,7 +84,7 @@ def test_fine_tuning_leaves_them_alone_and_trains_the_rest_alike(degrees: dict[s
 
 def test_a_plan_with_frozen_parameters_is_read_as_it_was_written(tmp_path: Any) -> None:
     training = fine_tuning()
-    plan = plan_by_rules(request(2, training), config_of(training, tp=2), ("data", "tensor"))
+    plan = deduced_plan(request(2, training), config_of(training, tp=2), ("data", "tensor"))
     write_plan(plan, tmp_path / "plan.json")
     again = read_plan(tmp_path / "plan.json")
     assert again.training == training
@@ -138,7 +138,7 @@ def test_evaluation_over_two_stages_reports_the_loss_of_one_device_every_step(se
     assert simulate(program, steps=3).timeline.records
     hub = LoopbackHub(4, lanes_of(program))
     found = run_on_threads(graph, layout, placements, program, hub, steps=3)
-    plan = plan_by_rules(request(1, TRAINING), config_of(TRAINING), ("data", "tensor"))
+    plan = deduced_plan(request(1, TRAINING), config_of(TRAINING), ("data", "tensor"))
     variables, _ = on_one_device(plan, steps=0)
     for step, reported in enumerate(found):
         assert (reported == found[0]).all() == (step == 0), "every step sees another batch"

@@ -200,7 +200,7 @@ def test_expert_parallelism_is_two_all_to_alls_each_way() -> None:
     assert list(transparency.check(plan)) == []
 
 
-@pytest.mark.parametrize(("ranks", "choices"), long_but(itertools.product([2, 3, 4], [1, 2]), 0, 3, 5))
+@pytest.mark.parametrize(("ranks", "choices"), long_but(itertools.product([2, 3, 4], [1, 2]), 0, 3))
 def test_experts_that_drop_nothing_take_the_same_all_to_alls_with_the_rows_there_are(ranks: int, choices: int) -> None:
     """Gale et al. 2022 (arXiv:2211.15841), section 5; four experts and four samples split evenly and not.
 

@@ -46,7 +46,7 @@ def test_ranks_train_as_one_device_does_on_codes(precision: Precision, degrees: 
             (CURRENT, "recompute"),
             (DELAYED, "zbv"),
         ],
-        *(1, 4),
+        1,
     ),
 )
 def test_codes_go_with_every_technique(precision: Precision, technique: str) -> None:

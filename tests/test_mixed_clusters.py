@@ -142,7 +142,7 @@ def test_no_cut_and_no_order_is_better(cases: int) -> None:
     assert cases == 1 or min(seen["pp 2"], seen["pp 4"], seen["reordered"]) > 0
 
 
-@pytest.mark.parametrize(("plans", "quota"), long_but([(6, 1), (14, 6)], 0))
+@pytest.mark.parametrize(("plans", "quota"), long_but([(4, 1), (14, 6)], 0))
 def test_no_plan_takes_less_than_its_bounds(plans: int, quota: int) -> None:
     """Random cuts, orders and speeds, laid out by rules."""
     rng, seen = random.Random(3), Counter[str]()

@@ -96,7 +96,7 @@ def test_ranks_train_as_one_device_does_in_the_same_precision(precision: Precisi
     assert worst < 16 * ROUNDING[precision]
 
 
-@pytest.mark.parametrize("seed", long_but([0, 1, 2, 5], 0, 3))
+@pytest.mark.parametrize("seed", long_but([0, 1, 2, 5], 0))
 def test_random_layouts_of_halves(seed: int) -> None:
     """Uneven splits too; terms that are reduced in halves round once more per rank."""
     rng = random.Random(seed)
@@ -149,7 +149,7 @@ def plan_with(technique: str, precision: Precision) -> Plan:
             *((Precision.FP16, technique) for technique in TECHNIQUES),
             *((Precision.BF16, technique) for technique in ("zero 3 in stages", "recompute in stages", "zbv")),
         ],
-        *(3, 6, 10),
+        *(3, 10),
     ),
 )
 def test_halves_go_with_every_technique(technique: str, precision: Precision) -> None:
@@ -161,6 +161,7 @@ def test_halves_go_with_every_technique(technique: str, precision: Precision) ->
     assert worst < 16 * ROUNDING[precision]
 
 
+@pytest.mark.long
 def test_what_zero_gathers_and_scatters_per_micro_batch_is_in_halves() -> None:
     for technique in ("zero 2", "zero 3 in stages"):
         full, half = (sum(plan_with(technique, p).claims.sent_bytes_per_step) for p in (Precision.FULL, Precision.BF16))
@@ -200,7 +201,6 @@ def test_the_precision_is_in_the_plan_file(tmp_path: Path) -> None:
             (Precision.BF16, (1, 2, 2), 1),
             (Precision.FULL, (1, 3, 1), 2),
         ],
-        0,
     ),
 )
 def test_what_one_rank_cannot_count_makes_all_ranks_skip_the_step(

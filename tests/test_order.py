@@ -14,6 +14,7 @@ from strategy.layout.schedule import Schedule
 from strategy.program.program import Program
 from strategy.program.protocol import admit
 from tests.campaigns.order import check, exercised, random_pipeline, run_delayed
+from tests.support.long_parameters import long_but
 from tests.support.monitor import check_trace
 from tests.support.random_programs import live_program
 
@@ -24,7 +25,7 @@ def program_at(place: int) -> Program:
     return live_program(place, seed=7, resources=False)[1]
 
 
-@pytest.mark.parametrize("place", range(COUNT))
+@pytest.mark.parametrize("place", long_but(range(COUNT), *range(0, COUNT, 2)))
 def test_delays_change_no_order(place: int) -> None:
     program = program_at(place)
     assert list(check(program, range(5))) == []

@@ -40,7 +40,7 @@ from tests.support.random_graphs import random_case
 from tests.support.small_plans import MODEL, config_of, request
 
 FAMILIES = [name for name in PRESETS if name.endswith("-tiny")]
-LARGE = ("arcface-tiny", "inception-tiny")
+LARGE = ("arcface-tiny", "inception-tiny", "resnet-tiny", "vit-tiny", "bert-tiny", "gpt-tiny")
 """Of many ops, which are convolutions like those of a residual network."""
 GPT = replace(MODEL, layers=4)
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -70,7 +70,7 @@ def test_every_family_is_here() -> None:
     assert len(FAMILIES) == 11
 
 
-@pytest.mark.parametrize("name", long_but(CONFIGS, 4, 6, 12, 13))
+@pytest.mark.parametrize("name", long_but(CONFIGS, 4, 13))
 def test_a_gpt_called_otherwise_is_planned_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _compared(GPT, name, monkeypatch, programs=True)
     assert seen["ops renamed before the passes"] > 60
@@ -91,10 +91,11 @@ def test_every_family_called_otherwise_is_planned_alike(family: str, monkeypatch
     assert seen["ties"] >= 2 * (len(names) - 1), "owners have no running statistics"
 
 
-def test_random_graphs_called_otherwise_have_the_same_problem() -> None:
-    """Their ties, costs, edges and memory, at 60 graphs of one stage and of two."""
+@pytest.mark.parametrize("cases", long_but([20, 60], 0))
+def test_random_graphs_called_otherwise_have_the_same_problem(cases: int) -> None:
+    """Their ties, costs, edges and memory, at graphs of one stage and of two."""
     seen = Counter[str]()
-    for seed in range(60):
+    for seed in range(cases):
         case = random_case(seed, stages=1 + seed % 2)
         graph, values, ops = renamed(case.graph, seed)
         options = {ops[name]: found for name, found in case.options.items()}
@@ -107,9 +108,9 @@ def test_random_graphs_called_otherwise_have_the_same_problem() -> None:
             seen["nodes"] += len(mine.problem.nodes)
         seen["tied"] += any(len(names) > 1 for names, _ in mine.classes)
         seen["graphs whose alphabet differs"] += sorted(values) != sorted(values, key=values.__getitem__)
-    assert seen["nodes"] > 1000
-    assert seen["tied"] >= 5
-    assert seen["graphs whose alphabet differs"] >= 55
+    assert seen["nodes"] > 1000 * cases / 60
+    assert seen["tied"] >= cases // 12
+    assert seen["graphs whose alphabet differs"] >= 0.9 * cases
 
 
 def renamed(graph: Graph, seed: int) -> tuple[Graph, dict[str, str], dict[str, str]]:

@@ -25,7 +25,7 @@ from strategy.sbp.sbp import P
 from strategy.sbp.tensor import TensorSpec
 from tests.support.long_parameters import long_but
 
-MOST = [(6, 15), (12, 30)]
+MOST = [(3, 8), (12, 30)]
 """Signatures that are tried of those that an op lists, and of those that it does not."""
 NUMPY = NumpyKernels()
 KINDS = tuple(REGISTRY)

@@ -12,12 +12,14 @@ from tests.campaigns import repeat, solver
 from tests.campaigns.copies import copied
 from tests.campaigns.joined import joined
 from tests.strategy.ilp.problems import random_problem
+from tests.support.long_parameters import long_but
 
 
-def test_the_solver_agrees_with_every_choice_listed() -> None:
-    outcome = solver.run(60, seed=9000)
+@pytest.mark.parametrize("cases", long_but([20, 60], 0))
+def test_the_solver_agrees_with_every_choice_listed(cases: int) -> None:
+    outcome = solver.run(cases, seed=9000)
     assert outcome.failures == []
-    assert outcome.coverage["infeasible"] >= 6
+    assert outcome.coverage["infeasible"] >= cases // 10
 
 
 @pytest.mark.long

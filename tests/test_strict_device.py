@@ -44,7 +44,7 @@ BESIDE_OWNER = 62
 """Seed of a plan of two ranks in which one has nothing of a tensor that the other updates on the host."""
 
 
-@pytest.mark.parametrize("seed", [DATA, OFFLOADED, STAGES, COPIED])
+@pytest.mark.parametrize("seed", long_but([DATA, OFFLOADED, STAGES, COPIED], 1, 2))
 def test_any_order_that_events_allow_gives_one_devices_numbers_and_every_wait_is_needed(seed: int) -> None:
     found: list[StrictRank] = []
     assert list(check(random_plan_case(seed, backend="cupy"), seed, found)) == []
@@ -67,7 +67,7 @@ def test_numbers_that_an_order_changes_in_the_last_bit_are_found() -> None:
     assert any(list(bits_off(one, other)) for one, other in zip(found, at_once, strict=True))
 
 
-@pytest.mark.parametrize("seed", [DATA, STAGES])
+@pytest.mark.parametrize("seed", long_but([DATA, STAGES], 1))
 def test_without_a_collective_library_movements_go_by_the_hosts(seed: int) -> None:
     case = random_plan_case(seed, backend="cupy")
     found = train_strictly(case.plan, case.program, seed, steps=STEPS, staged=True)
@@ -85,7 +85,7 @@ def test_mpi_may_be_given_addresses_of_devices_when_the_host_has_waited_for_them
     assert all(sum(comm.handed) for comm in comms)
 
 
-@pytest.mark.parametrize("left_out", ["before", "behind"])
+@pytest.mark.parametrize("left_out", long_but(["before", "behind"], 0))
 def test_a_host_that_hands_over_addresses_too_early_is_refused(monkeypatch: pytest.MonkeyPatch, left_out: str) -> None:
     """It does not wait before a movement; or not behind the last copy of an act."""
     case = random_plan_case(SUMS, backend="cupy", ranks=(3,))
@@ -195,7 +195,7 @@ def test_the_host_must_not_write_what_the_device_may_still_use(direction: str, s
         device.look_for_host_writes()
 
 
-@pytest.mark.parametrize("seed", long_but(range(2), 0))
+@pytest.mark.parametrize("seed", long_but(range(2)))
 def test_a_rank_beside_the_owner_writes_its_scalars_on_the_host_when_the_device_has_read_them(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

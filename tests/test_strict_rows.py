@@ -89,6 +89,7 @@ def acts_on_rows(case: PlanCase, rank: int) -> set[int]:
     return {index for index, some in ports.items() if any(ragged[port.register] for port in some)}
 
 
+@pytest.mark.long
 def test_hosts_wait_only_where_rows_leave_the_device() -> None:
     """Acts that compute with rows are launches like others, and most are replayed in graphs."""
     case = random_expert_case(SPLIT, backend="cupy")
@@ -102,6 +103,7 @@ def test_hosts_wait_only_where_rows_leave_the_device() -> None:
         assert one.device.replayed
 
 
+@pytest.mark.long
 def test_on_one_rank_no_host_waits_for_rows() -> None:
     training = Training(global_batch=2, dtype=DType.FLOAT64, seed=1)
     model = MixtralConfig(2, 4, 1, 1, hidden=6, experts=3, choices=2, sequence=4, vocabulary=12)
@@ -114,6 +116,7 @@ def test_on_one_rank_no_host_waits_for_rows() -> None:
     assert all(one.trainer.worker.issuer and not one.trainer.worker.issuer.host for one in found)
 
 
+@pytest.mark.long
 def test_terms_that_lack_rows_stay_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layouts that no search makes. Kernels, which look for no row, would add up rows of different cells."""
     case = random_expert_case(CUT, backend="cupy")

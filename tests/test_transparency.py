@@ -39,10 +39,10 @@ from tests.support.long_parameters import long_but
 from tests.support.plan_features import features_of
 from tests.support.random_plans import PlanCase, random_plan_case, turn
 from tests.support.reference import Array
-from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, in_float64, plan_by_rules, request, train
+from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, in_float64, request, train
 
 CASES = 33
-BATCH = 4
+BATCH = 2
 THREADS = [number for number in range(CASES) if number % MPI_EVERY]
 PROCESSES = [number for number in range(CASES) if number % MPI_EVERY == 0]
 
@@ -127,7 +127,7 @@ def test_every_option_has_its_turn() -> None:
 
 def two_ranks(**settings: Any) -> Plan:
     training = replace(in_float64(Training(global_batch=4, num_micro_batches=2)), **settings)
-    return plan_by_rules(request(2, training), config_of(training, tp=2), ("data", "tensor"))
+    return deduced_plan(request(2, training), config_of(training, tp=2), ("data", "tensor"))
 
 
 def test_another_training_is_noticed() -> None:
@@ -140,6 +140,7 @@ def test_another_training_is_noticed() -> None:
     assert np.max(np.abs(gathered - wanted[weight])) > 1e-9
 
 
+@pytest.mark.long
 def test_a_wrong_gradient_is_noticed_in_float32() -> None:
     """Adam's first moment is the gradient after the first step; a thousandth of it is too much."""
     plan, first = two_ranks(dtype=DType.FLOAT32), {}
@@ -211,6 +212,7 @@ def norm(x: Array, gain: Array, shift: Array) -> Array:
     return np.asarray(centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * gain + shift)
 
 
+@pytest.mark.long
 def test_float32_is_close_to_float64() -> None:
     plan = two_ranks()
     narrow = two_ranks(dtype=DType.FLOAT32)

@@ -37,7 +37,7 @@ from tests.support.unaliased import unaliased
 from tests.support.whole_graphs import WholeCase, forward_kinds, random_whole_graph
 
 CASES = 40
-BATCH = 10
+BATCH = 5
 NUMBERS = [number for number in range(CASES) if number % MPI_EVERY]
 MPI_NUMBERS = [number for number in range(CASES) if number % MPI_EVERY == 0]
 
@@ -49,13 +49,14 @@ def test_ranks_compute_what_one_device_computes(first: int) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", long_but([2, 3, 4], 1))
+@pytest.mark.parametrize("ranks", long_but([2, 3, 4]))
 def test_processes_compute_what_one_device_computes(ranks: int) -> None:
     numbers = [number for number in MPI_NUMBERS if mpi_ranks(number) == ranks]
     found = check_under_mpi(ranks, numbers)
     assert found == {number: [] for number in numbers}
 
 
+@pytest.mark.long
 def test_the_graphs_differ_enough() -> None:
     """Half of each quota of the campaign, and one of each at least."""
     seen: Counter[str] = Counter()

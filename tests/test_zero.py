@@ -43,7 +43,8 @@ def read_backward(graph: Graph) -> int:
 
 @pytest.mark.parametrize("micro_batches", long_but([1, 3], 1))
 @pytest.mark.parametrize(
-    ("stage", "owner"), [(0, False), *((stage, owner) for stage in (1, 2, 3) for owner in (False, True))]
+    ("stage", "owner"),
+    long_but([(0, False), *((stage, owner) for stage in (1, 2, 3) for owner in (False, True))], 0, 1, 4, 5),
 )
 def test_what_a_stage_sends_is_counted_by_the_transport(stage: int, micro_batches: int, owner: bool) -> None:
     """Over two ranks; T are the bytes of all parameters, G those of their gradients, a second term of the table's too.
@@ -64,7 +65,7 @@ def test_what_a_stage_sends_is_counted_by_the_transport(stage: int, micro_batche
     assert train(plan, corpus(MODEL.vocabulary), steps=1).sent_bytes == plan.claims.sent_bytes_per_step
 
 
-@pytest.mark.parametrize("dp", [2, 4])
+@pytest.mark.parametrize("dp", long_but([2, 4], 0))
 def test_what_a_stage_holds(dp: int) -> None:
     """Bytes of model state on a rank, each a golden: parameters and moments, copies for a whole step, gradient sums."""
     found = {stage: state_of(zero_plan(stage, 2, dp)) for stage in range(4)}
@@ -119,7 +120,7 @@ def state_of(plan: Plan, rank: int = 0) -> tuple[int, int, int]:
     return variables, copies, sums
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", long_but([1, 2, 3], 0, 2))
 def test_owners_hold_between_them_what_is_held_once(stage: int) -> None:
     """Every tensor on one rank, ranks about equally full; a broadcast of a large one is a scatter and a gather."""
     plan = zero_plan(stage, 2, 4, owner=True)

@@ -99,6 +99,7 @@ def test_a_rank_holds_what_the_paper_says(stage: int) -> None:
     assert (held(stage)["float32"] + halves + gradients) / 1e9 == pytest.approx(PUBLISHED_GB[stage], rel=0.005)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", long_but([0, 3], 1))
 def test_a_rank_allocates_that_and_one_gradient_before_it_is_reduced(stage: int) -> None:
     """Of the largest matrix, in a half and widened; activations are a thousandth, and all ranks alike."""

@@ -11,6 +11,7 @@ import pytest
 from executor.checkpoint import TensorPart, latest, load, reading, writing
 from strategy.sbp.tensor import Box
 from tests.campaigns import checkpoint_fuzz, checkpoint_kill
+from tests.support.long_parameters import long_but
 
 
 def test_a_kill_at_any_call_or_time_leaves_whole_checkpoints() -> None:
@@ -32,7 +33,7 @@ def test_a_name_that_comes_before_the_content_is_found(monkeypatch: pytest.Monke
 
     real = writing._write_part
     monkeypatch.setattr(writing, "_write_part", named_early)
-    failures = checkpoint_kill.run(20, seed=3).failures
+    failures = checkpoint_kill.run(8, seed=3).failures
     assert any("unreadable" in failure for failure in failures), failures
 
 
@@ -61,7 +62,7 @@ def test_hashes_that_nobody_compares_are_found(monkeypatch: pytest.MonkeyPatch) 
     assert any("not what was saved" in failure for failure in checkpoint_fuzz.run(200, 7, memory=False).failures)
 
 
-@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("pieces", long_but([1, 2], 1))
 def test_reading_takes_less_than_twice_the_file(tmp_path: Path, pieces: int) -> None:
     assert list(checkpoint_fuzz.peaks_over(tmp_path, rows=1500, divisions=(pieces,))) == []
 

@@ -69,10 +69,10 @@ class Fault:
         return f"{self.layout}-{self.what}{self.victim}-{how}-step{self.at_step}{when}"
 
 
-def check_fault(folder: Path, fault: Fault, met: list[str] | None = None) -> Iterator[str]:
+def check_fault(folder: Path, fault: Fault, met: list[str] | None = None, *, elsewhere: bool = True) -> Iterator[str]:
     """Everything that was not as it must be, from the kill to the end of the resumed training.
 
-    `met` is told in which moments the kill was indeed.
+    `met` is told in which moments the kill was indeed; `elsewhere` another plan goes on from the checkpoint, too.
     """
     plan = write_small_plan(folder, fault.layout)
     ranks = small_plan(fault.layout).ranks
@@ -105,7 +105,8 @@ def check_fault(folder: Path, fault: Fault, met: list[str] | None = None) -> Ite
     for step in (saved, saved + AFTER):
         if state_of(folder / "saved", step) != never_killed_states(fault.layout, saved + AFTER)[step]:
             yield f"step {step}: parameters or moments are not those of a training that was never killed"
-    yield from _onto_another_plan(folder, fault, saved, whole)
+    if elsewhere:
+        yield from _onto_another_plan(folder, fault, saved, whole)
 
 
 def _killed(folder: Path, fault: Fault, verb: Sequence[object]) -> tuple[Ended, Path, Beat]:

@@ -128,9 +128,10 @@ def test_static_streams_do_not_depend_on_timing() -> None:
     assert moved == 40
 
 
-def test_monitor_accepts_every_trace() -> None:
+@pytest.mark.parametrize("programs", long_but([60, 200], 0))
+def test_monitor_accepts_every_trace(programs: int) -> None:
     seen: Counter[str] = Counter()
-    for seed, program in live_programs(200):
+    for seed, program in live_programs(programs):
         assert check_trace(program, run(program, 3, jitter=delays(seed)).timeline.records) == []
         found = coverage(program)
         seen.update(
@@ -141,14 +142,15 @@ def test_monitor_accepts_every_trace() -> None:
             rates=found.rates > 1,
             blocks=found.several_blocks,
         )
-    assert seen["several_ready"] >= 180
-    assert min(seen[name] for name in ("large_rendezvous", "state", "rates", "blocks")) >= 60
-    assert seen["contested"] >= 15
+    assert seen["several_ready"] >= 0.9 * programs
+    assert min(seen[name] for name in ("large_rendezvous", "state", "rates", "blocks")) >= 0.3 * programs
+    assert seen["contested"] >= 0.05 * programs
 
 
-def test_engine_hangs_exactly_where_admission_refuses() -> None:
+@pytest.mark.parametrize("programs", long_but([60, 200], 0))
+def test_engine_hangs_exactly_where_admission_refuses(programs: int) -> None:
     hangs = 0
-    for seed in range(200):
+    for seed in range(programs):
         program = random_program(seed, swap_probability=0.5)
         if coverage(program).live:
             run(program, 2)
@@ -156,7 +158,7 @@ def test_engine_hangs_exactly_where_admission_refuses() -> None:
             hangs += 1
             with pytest.raises(DeadlockError, match="waits for"):
                 run(program, 2)
-    assert hangs >= 30
+    assert hangs >= 0.15 * programs
 
 
 def test_unknown_resource_is_refused() -> None:
@@ -208,7 +210,7 @@ def test_conservation_catches(fault: str) -> None:
         check_conservation(program, acts, critical_path_ns=critical_ns, busy_ns=busy)
 
 
-@pytest.mark.parametrize(("compared", "least", "usual"), long_but([(150, 5, 20), (500, 30, 100)], 0))
+@pytest.mark.parametrize(("compared", "least", "usual"), long_but([(60, 2, 8), (500, 30, 100)], 0))
 def test_it_finds_what_the_protocol_driven_act_by_act_finds(compared: int, least: int, usual: int) -> None:
     """Every start, end and readiness of up to three steps, with jitter and stragglers."""
     seen: Counter[str] = Counter()

@@ -68,7 +68,7 @@ def nanoseconds(microseconds: float) -> int:
 def test_the_trace_has_every_act_once(name: str, tmp_path: Path) -> None:
     """Of programs that write more events at once than one piece of text holds, too."""
     small = [program for _, program in live_programs(20)]
-    for program, steps in [*((program, 3) for program in small), (benchmark.pipeline(16, 512, ops=10), 1)]:
+    for program, steps in [*((program, 3) for program in small), (benchmark.pipeline(8, 256, ops=10), 1)]:
         found = run(program, steps)
         events = trace_events(tmp_path / name, TracedRun.simulated(program, found.acts))
         written = Counter(
@@ -161,6 +161,7 @@ def test_memory_figure_has_a_line_per_rank_and_the_limit(program: Program, pair:
     assert figure.axes[0].get_ylabel() == "live memory (KiB)"
 
 
+@pytest.mark.long
 def test_figures_are_the_same_bytes_again(pair: list[Timeline]) -> None:
     def png() -> bytes:
         buffer = BytesIO()

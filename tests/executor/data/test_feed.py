@@ -21,7 +21,8 @@ from strategy.passes.training import Training
 from strategy.program.feed import feed_of
 from strategy.program.program import ActKind, Actor, LoadTask, Port, Program, Register, Stream
 from strategy.sbp.tensor import DType
-from tests.support.small_plans import MODEL, config_of, corpus, plan_by_rules, request, train
+from tests.support.long_parameters import long_but
+from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, request, train
 
 TASKS = (
     LoadTask(("ids",), (((0, 2), (0, 8)),)),
@@ -49,7 +50,7 @@ def loader(micro_batches: int) -> BatchLoader:
     return BatchLoader(batch, shapes, corpus(256), seed=3, num_micro_batches=micro_batches)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     st.integers(1, 4),
     st.integers(1, 3),
@@ -156,9 +157,11 @@ def test_what_making_a_batch_raises_comes_in_its_place_with_its_number() -> None
 TRAINING = Training(4, 2, dtype=DType.FLOAT64)
 
 
-@pytest.mark.parametrize(("degrees", "axes"), [({"dp": 2}, ("data", "tensor")), ({"tp": 2}, ("data", "tensor"))])
+@pytest.mark.parametrize(
+    ("degrees", "axes"), long_but([({"dp": 2}, ("data", "tensor")), ({"tp": 2}, ("data", "tensor"))], 0)
+)
 def test_a_training_learns_the_same_with_and_without_a_feed(degrees: dict[str, int], axes: tuple[str, ...]) -> None:
-    plan = plan_by_rules(request(2, TRAINING), config_of(TRAINING, **degrees), axes)
+    plan = deduced_plan(request(2, TRAINING), config_of(TRAINING, **degrees), axes)
     text = corpus(MODEL.vocabulary)
     runs = [train(plan, text, steps=3, batches_ahead=blocks) for blocks in (0, 1, 3)]
     first = {piece.name: piece.array.tobytes() for piece in runs[0].trainers[0].owned_pieces()}
@@ -169,7 +172,7 @@ def test_a_training_learns_the_same_with_and_without_a_feed(degrees: dict[str, i
 
 def test_a_text_that_is_cut_off_ends_a_training_in_order(tmp_path: Path) -> None:
     """On all ranks, with file and byte, after the steps whose batches were read."""
-    plan = plan_by_rules(request(2, TRAINING), config_of(TRAINING, dp=2), ("data", "tensor"))
+    plan = deduced_plan(request(2, TRAINING), config_of(TRAINING, dp=2), ("data", "tensor"))
     path = tmp_path / "text"
     path.write_bytes(corpus(MODEL.vocabulary).train[:].tobytes())
     text = read_corpus(path)

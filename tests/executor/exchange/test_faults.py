@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.jobs import Job
+from tests.support.long_parameters import long_but
 
 pytestmark = pytest.mark.mpi
 
@@ -18,7 +19,9 @@ def loop(folder: Path, how: str) -> Job:
 
 @pytest.mark.parametrize(
     ("signum", "reason", "limit_s"),
-    [(signal.SIGKILL, "killed by SIGKILL", 3.0), (signal.SIGSTOP, "stopped by a signal for more than 1 s", 6.0)],
+    long_but(
+        [(signal.SIGKILL, "killed by SIGKILL", 3.0), (signal.SIGSTOP, "stopped by a signal for more than 1 s", 6.0)], 0
+    ),
 )
 def test_a_rank_that_is_hit_is_named(tmp_path: Path, signum: signal.Signals, reason: str, limit_s: float) -> None:
     job = loop(tmp_path, "guarded")

@@ -38,7 +38,7 @@ def alike(of_ranks: list[Any]) -> Any:
     return of_ranks[0]
 
 
-@pytest.mark.parametrize("ranks", long_but(RANKS, 0))
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b3_names_are_registered_once_and_by_all(ranks: int) -> None:
     (twice, unknown, other), _, right = alike(over_mpi(ranks)["registration"])
     assert "'large': is registered already" in twice
@@ -47,7 +47,7 @@ def test_b3_names_are_registered_once_and_by_all(ranks: int) -> None:
     assert right
 
 
-@pytest.mark.parametrize("ranks", long_but(RANKS, 0))
+@pytest.mark.parametrize("ranks", long_but(RANKS, 1))
 def test_b4_a_callback_comes_once_after_the_last_fragment(ranks: int) -> None:
     calls, _ = alike(over_mpi(ranks)["callbacks"])
     assert len(calls) == 3 * 21

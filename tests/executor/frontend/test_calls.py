@@ -26,7 +26,7 @@ TRAINING = Training(8, lr=0.1, dtype=DType.FLOAT64)
 
 
 @pytest.mark.parametrize("where", [placement([0, 1]), STAGES], ids=["data", "stages"])
-@pytest.mark.parametrize("seed", long_but(range(6), 0, 1, 2))
+@pytest.mark.parametrize("seed", long_but(range(6), 1, 2))
 def test_graphs_that_share_parameters_alternate_ahead_of_results(where: Any, seed: int) -> None:
     at_once = on_ranks(2, lambda world: interleaved(seed, where, ahead=False, buffers=1))[0]
     for found in on_ranks(2, lambda world: interleaved(seed, where, ahead=True, buffers=1 + seed % 3)):

@@ -661,6 +661,7 @@ def test_what_is_trained_line_by_line_equals_one_device() -> None:
         np.testing.assert_allclose(found, alone, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_what_is_trained_line_by_line_under_mpi_equals_one_device() -> None:
     alone = on_ranks(1, lambda world: trained_by_line(placement(0)))[0]

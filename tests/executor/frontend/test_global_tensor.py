@@ -36,6 +36,7 @@ from tests.mpi.launch import run_ranks
 S0, S1, B, P = split(0), split(1), broadcast, partial_sum
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_the_matmul_of_the_global_view_page_under_mpi() -> None:
     assert run_ranks(4, "tests.mpi.global_view") == "4 ranks, 1 result\n"

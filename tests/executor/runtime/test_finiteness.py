@@ -15,12 +15,12 @@ from strategy.sbp.tensor import DType
 from tests.mpi.plans import LAYOUTS, MODEL, small_plan
 from tests.mpi.skipped import BAD_STEP, Poison, state
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import config_of, corpus, lowered, plan_by_rules, request, train
+from tests.support.small_plans import config_of, corpus, deduced_plan, lowered, request, train
 
 TEXT = corpus(MODEL.vocabulary)
 
 
-@pytest.mark.parametrize("layout", long_but([name for name in LAYOUTS if name != "grid"], 1, 4, 6))
+@pytest.mark.parametrize("layout", long_but([name for name in LAYOUTS if name != "grid"], 1, 4))
 def test_a_healthy_step_writes_nothing_that_is_not_finite(layout: str) -> None:
     found: list[NonFinite | None] = []
     plan = small_plan(layout)
@@ -28,11 +28,13 @@ def test_a_healthy_step_writes_nothing_that_is_not_finite(layout: str) -> None:
     assert found == [None] * plan.ranks
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer))
+@pytest.mark.parametrize(
+    "optimizer", long_but(Optimizer, *map([*Optimizer].index, (Optimizer.SGD, Optimizer.ADAMW, Optimizer.MUON)))
+)
 def test_a_step_that_is_not_finite_changes_nothing(optimizer: Optimizer) -> None:
     """On two ranks, one of which has a gradient with a cell of no number; the next step goes on as if nothing was."""
     training = Training(global_batch=8, num_micro_batches=2, optimizer=optimizer)
-    plan = plan_by_rules(request(2, training, model=MODEL), config_of(training, dp=2), ("data", "tensor"))
+    plan = deduced_plan(request(2, training, model=MODEL), config_of(training, dp=2), ("data", "tensor"))
     program = lowered(plan)
     states: dict[int, list[dict[str, bytes]]] = {0: [], 1: []}
     broken: dict[int, list[bool]] = {0: [], 1: []}

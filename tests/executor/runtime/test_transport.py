@@ -24,19 +24,20 @@ def test_mpi_plays_the_cases_that_loopback_plays(ranks: int) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", long_but([2, 3], 1))
+@pytest.mark.parametrize("ranks", long_but([2, 3], 0))
 def test_a_library_that_counts_in_32_bits_plays_them_by_datatypes(ranks: int) -> None:
     printed = run_ranks(ranks, "tests.mpi.movements", "120", str(ranks), "mpi3")
     assert printed == f"120 cases by ranks {list(range(ranks))}\n"
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", long_but([2, 3], 1))
+@pytest.mark.parametrize("ranks", long_but([2, 3], 0))
 def test_mpi_plays_them_by_addresses_and_messages_alone(ranks: int) -> None:
     printed = run_ranks(ranks, "tests.mpi.movements", "120", str(ranks), "addresses")
     assert printed == f"120 cases by ranks {list(range(ranks))}\n"
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_what_is_moved_once_is_not_kept() -> None:
     """Each call moves 1 MiB through arrays of its own; all kept, 30 of them would grow a rank by 63 MB."""

@@ -13,6 +13,7 @@ from executor.supervision.abort import exit_code_of
 from strategy.base.errors import InputError, RunError
 from tests.mpi.jobs import ROOT
 from tests.mpi.launch import mpiexec
+from tests.support.long_parameters import long_but
 
 PAGE = """
 import sys, time
@@ -33,10 +34,13 @@ if current_world().rank == 1:
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("what", "code", "told"),
-    [
-        ("raise ValueError('rank 1 is unwell')", 70, "ValueError: rank 1 is unwell"),
-        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
-    ],
+    long_but(
+        [
+            ("raise ValueError('rank 1 is unwell')", 70, "ValueError: rank 1 is unwell"),
+            ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ],
+        0,
+    ),
 )
 def test_an_exception_in_one_rank_of_a_page_ends_all(tmp_path: Path, what: str, code: int, told: str) -> None:
     (tmp_path / "page.py").write_text(PAGE.replace("{what}", what))

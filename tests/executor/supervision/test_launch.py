@@ -216,7 +216,7 @@ RAISED = [
 @needs_mpi
 @pytest.mark.parametrize(
     ("launched", "how", "code", "reason", "tracebacks"),
-    long_but([(launched, *one) for one in RAISED for launched in (False, True)], 0, 5, 9),
+    long_but([(launched, *one) for one in RAISED for launched in (False, True)], 0, 9),
 )
 def test_a_rank_that_raises_ends_the_job_and_tells_once(
     tmp_path: Path, launched: bool, how: str, code: int, reason: str, tracebacks: int
@@ -272,7 +272,7 @@ KILLED = [("rank", 0), ("rank", 2), ("guard", 1), ("stop", 1)]
 @needs_mpi
 @pytest.mark.parametrize(
     ("what", "victim", "launched"),
-    long_but([(*one, launched) for one in KILLED for launched in (False, True)], 0, 4, 7),
+    long_but([(*one, launched) for one in KILLED for launched in (False, True)], 0, 4),
 )
 def test_a_rank_killed_or_stopped_is_named_and_the_job_ends(
     tmp_path: Path, what: str, victim: int, launched: bool
@@ -280,6 +280,7 @@ def test_a_rank_killed_or_stopped_is_named_and_the_job_ends(
     assert kill_one(tmp_path, what, launched=launched, victim=victim) == []
 
 
+@pytest.mark.long
 @needs_mpi
 def test_a_cause_is_told_once_if_the_one_who_recorded_it_does_not_live_to(tmp_path: Path) -> None:
     """On a loaded machine, the guard of a dead rank may be ended by an abort between the two."""
@@ -309,6 +310,7 @@ def test_an_interrupt_reaches_the_ranks(tmp_path: Path, signum: signal.Signals, 
     assert survivors(beats) == []
 
 
+@pytest.mark.long
 @needs_mpi
 @pytest.mark.parametrize("late", long_but([0, 1], 1))
 def test_an_interrupt_while_one_rank_waits_in_mpi_init_for_another(tmp_path: Path, late: int) -> None:

@@ -155,6 +155,7 @@ def test_what_cannot_be_saved_at_last_is_a_failure(tmp_path: Path) -> None:
     assert sum("No space left on device" in message for message in ended.messages) == 3
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_written_to_is_told_before_the_first_step(tmp_path: Path) -> None:
     plan = write_small_plan(tmp_path, "mixed")
     (tmp_path / "file").touch()

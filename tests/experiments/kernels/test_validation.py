@@ -42,6 +42,7 @@ def test_nine_in_ten_products_are_met_within_a_quarter(found: KernelValidation) 
     assert len([one for one in products if one.p90 > 0.205]) <= 2
 
 
+@pytest.mark.long
 def test_a_withheld_device_is_met_from_its_sheet(found: KernelValidation) -> None:
     products = [one.of_sheet for one in found.errors if one.kind is KernelKind.PRODUCTS and one.of_sheet is not None]
     assert len(products) == 12

@@ -47,7 +47,7 @@ def figures(rows: Rows) -> list[tuple[str, ...]]:
     return [tuple(row[name] for name in COLUMNS if name != "row_id") for row in rows]
 
 
-@pytest.mark.parametrize("path", [OPEN, SECOND])
+@pytest.mark.parametrize("path", long_but([OPEN, SECOND], 1))
 def test_every_open_row_is_predicted_and_ordered(path: Path, command: Command, tmp_path: Path) -> None:
     for row in predicted(command, write(tmp_path / "rows.csv", read_cells(path))):
         assert row["status"] == "ok"
@@ -73,7 +73,7 @@ def test_what_was_measured_by_whom_and_in_what_order_changes_nothing(
     assert shuffled == [kept[place] for place in order]
 
 
-@pytest.mark.parametrize("path", long_but([OPEN, SECOND], 1))
+@pytest.mark.parametrize("path", long_but([OPEN, SECOND]))
 def test_random_texts_in_what_is_not_read_change_nothing(path: Path, command: Command, tmp_path: Path) -> None:
     """Ids, notes, sources, measured figures; and models' names where dimensions are given, a hybrid's pattern too."""
     rows = read_cells(path)

@@ -22,6 +22,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.space.request import Pins
 from tests.experiments.conftest import Command
+from tests.support.long_parameters import long_but
 
 TINY = Configuration(
     "tiny",
@@ -83,13 +84,16 @@ def test_what_is_said_is_what_was_found() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [
-        ({"pins": replace(TINY.pins, dp=3)}, "theirs: cannot be expressed: infeasible: no plan for 2 devices"),
-        (
-            {"pins": replace(TINY.pins, virtual_stages=2, schedule=Schedule.ZBV)},
-            "theirs: cannot be expressed: infeasible: no plan for 2 devices",
-        ),
-    ],
+    long_but(
+        [
+            ({"pins": replace(TINY.pins, dp=3)}, "theirs: cannot be expressed: infeasible: no plan for 2 devices"),
+            (
+                {"pins": replace(TINY.pins, virtual_stages=2, schedule=Schedule.ZBV)},
+                "theirs: cannot be expressed: infeasible: no plan for 2 devices",
+            ),
+        ],
+        0,
+    ),
     ids=["degrees", "stages"],
 )
 def test_what_cannot_be_expressed_has_failed(changes: dict[str, Pins], reason: str) -> None:
@@ -104,6 +108,7 @@ def test_what_cannot_be_expressed_has_failed(changes: dict[str, Pins], reason: s
     assert summary([found]).endswith("failed: tiny")
 
 
+@pytest.mark.long
 def test_what_ran_and_is_called_infeasible_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> None:
         raise InfeasibleError("no plan fits 7 bytes")

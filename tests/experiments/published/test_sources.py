@@ -58,6 +58,7 @@ def test_horovod_scales_better_over_faster_links_and_worse_over_more_nodes() -> 
     assert faster[2] - found[2] > 0.1, "VGG-16 is bound by its links"
 
 
+@pytest.mark.long
 def test_gains_over_horovod_shrink_where_one_connection_takes_all_and_links_are_fast() -> None:
     fast = tcp_cloud(4, 100)
     easy = exchange_figures.four_nodes(replace(fast, flow_bytes_per_s=fast.nic_bytes_per_s))
@@ -71,6 +72,7 @@ def test_a_coordinator_has_as_many_messages_as_ranks_twice() -> None:
     assert many["ms without"] < 2 * few["ms without"]
 
 
+@pytest.mark.long
 def test_gains_of_summation_shrink_as_the_network_grows_faster() -> None:
     slow, fast = ((tcp_cloud(8, rate), rdma_pcie(8, 5 * rate, gpus_per_node=8)) for rate in (10, 20))
     (vgg_slow, resnet_slow), (vgg_fast, resnet_fast) = (
@@ -80,6 +82,7 @@ def test_gains_of_summation_shrink_as_the_network_grows_faster() -> None:
     assert vgg_slow > 0.99 * vgg_fast, "bound by either network, so that the gain stays what it is"
 
 
+@pytest.mark.long
 def test_bert_scales_worse_over_slower_links() -> None:
     fast, slow = (values(exchange_figures.bert_at_scale(rdma_nvlink(32, rate))) for rate in (200, 50))
     assert all(less < more - 0.02 for less, more in zip(slow, fast, strict=True))
@@ -90,6 +93,7 @@ def test_a_faster_gpu_takes_less_time_for_tables() -> None:
     assert all(fast < slow for fast, slow in zip(new, old, strict=True))
 
 
+@pytest.mark.long
 def test_a_trillion_parameters_want_their_nics_and_more_gpus_take_fewer_days() -> None:
     usual, starved = (job_figures.trillion(share).simulated["HFU"] for share in (1.0, 0.25))
     assert starved < usual

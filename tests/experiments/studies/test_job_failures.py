@@ -110,6 +110,7 @@ def test_failures_that_leave_no_time_are_told() -> None:
         FailureRates(1.0, 3600.0, 1e9, 60.0).lost(SIZE, 1.0)
 
 
+@pytest.mark.long
 def test_a_search_tells_days_with_failures(command: Command, tmp_path: Path) -> None:
     pins = tmp_path / "pins.toml"
     pins.write_text("[config]\ntp = 1\npp = 1\nmicro_batch = 1\nrecompute = 'none'\nzero_stage = 0\n")

@@ -116,6 +116,7 @@ def test_too_small_a_comparison_is_refused(tmp_path: Path, arguments: tuple[str,
     assert "too small for a comparison" in ended.stderr
 
 
+@pytest.mark.long
 def test_an_interrupted_demo_is_gone(tmp_path: Path) -> None:
     job = Job(tmp_path, "demo", "--json")
     deadline_s = time.monotonic() + 60

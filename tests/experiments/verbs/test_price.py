@@ -83,6 +83,7 @@ def test_fewer_tokens_than_a_step_takes_are_refused(capsys: pytest.CaptureFixtur
     assert "--tokens: less than a step (got 7, expected at least the 524288 of one step)" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_search_says_what_it_would_do_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.sh"
     path.write_text(SMALL)

@@ -53,6 +53,7 @@ def test_one_rank_alone_measures_ops_only(tmp_path: Path) -> None:
     assert set(read_calibration(tmp_path / "cal.json").fitted) == op_kinds(1) | op_kinds(2)
 
 
+@pytest.mark.long
 def test_a_folder_that_is_not_there_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     ended = run(tmp_path, "profile", "--out", "no/cal.json", "--json", ranks=2)
     assert (ended.code, ended.stdout) == (2, "")

@@ -72,6 +72,7 @@ def test_the_new_constants_explain_the_run(command: Command, tmp_path: Path, run
     assert calibration.cluster == "two-cores"
 
 
+@pytest.mark.long
 def test_the_same_runs_give_the_same_bytes(command: Command, tmp_path: Path, run_folder: Path, old: Path) -> None:
     outs = [tmp_path / "one.json", tmp_path / "two.json"]
     for out in outs:
@@ -140,6 +141,7 @@ def test_a_run_of_a_forged_plan(command: Command, tmp_path: Path, run_folder: Pa
     assert "plan.json: refused: op " in said.err
 
 
+@pytest.mark.long
 def test_without_a_calibration_runs_correct_the_data_sheet(
     command: Command, run_folder: Path, plan_file: Path, tmp_path: Path
 ) -> None:

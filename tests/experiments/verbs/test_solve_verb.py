@@ -158,7 +158,7 @@ def test_a_real_interrupt_keeps_what_there_is() -> None:
     assert len(json.loads(out.splitlines()[-1])) in (0, 28526)  # on shared cores there may be no choice yet
 
 
-@pytest.mark.parametrize("limit_s", long_but([6, 15], 0))
+@pytest.mark.parametrize("limit_s", long_but([3, 15], 0))
 def test_the_time_limit_is_kept(sbplan: Sbplan, limit_s: int) -> None:
     path = ROOT / "experiments/reference/iopddl/asplos-2025-iopddl-M.json.gz"
     late_s = []

@@ -24,20 +24,21 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "elsewhere"),
     long_but(
         [
-            Fault("mixed", "rank", victim=1, launched=False),
-            Fault("stages", "rank", victim=2, launched=True),
-            Fault("mixed", "guard", victim=1, launched=True),
-            Fault("mixed", "guard", victim=0, launched=False),
+            (Fault("mixed", "rank", victim=1, launched=False), False),
+            (Fault("mixed", "rank", victim=1, launched=False), True),
+            (Fault("stages", "rank", victim=2, launched=True), True),
+            (Fault("mixed", "guard", victim=1, launched=True), True),
+            (Fault("mixed", "guard", victim=0, launched=False), True),
         ],
         0,
     ),
     ids=str,
 )
-def test_a_killed_rank_ends_the_job_and_the_training_goes_on(tmp_path: Path, fault: Fault) -> None:
-    assert list(check_fault(tmp_path, fault)) == []
+def test_a_killed_rank_ends_the_job_and_the_training_goes_on(tmp_path: Path, fault: Fault, elsewhere: bool) -> None:
+    assert list(check_fault(tmp_path, fault, elsewhere=elsewhere)) == []
 
 
 @pytest.mark.long
@@ -61,6 +62,7 @@ def test_another_plan_goes_on_where_a_killed_one_stopped(tmp_path: Path) -> None
     assert (summary["steps"], summary["final_loss"], summary["error"]) == (saved + 5, None, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("signum", "code", "launched"),
     long_but([(s, 128 + s, launched) for s in (signal.SIGINT, signal.SIGTERM) for launched in (False, True)], 1),

@@ -15,8 +15,9 @@ from strategy.plan.plan import Plan, write_plan
 from tests.mpi.jobs import run, run_well
 from tests.pytorch.generate import HERE, VOCABULARY
 from tests.pytorch.test_gpt2 import MODEL, TRAINING
+from tests.support.long_parameters import long_but
 from tests.support.reference import run_graph
-from tests.support.small_plans import config_of, plan_by_rules, request
+from tests.support.small_plans import config_of, deduced_plan, request
 
 pytestmark = pytest.mark.mpi
 WEIGHTS = HERE / "gpt2.safetensors"
@@ -25,7 +26,7 @@ WEIGHTS = HERE / "gpt2.safetensors"
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """Two ranks with split tensors."""
-    return plan_by_rules(request(2, TRAINING, model=MODEL), config_of(TRAINING, tp=2), ("data", "tensor"))
+    return deduced_plan(request(2, TRAINING, model=MODEL), config_of(TRAINING, tp=2), ("data", "tensor"))
 
 
 def test_the_first_loss_is_that_of_the_weights(tmp_path: Path, plan: Plan) -> None:
@@ -45,10 +46,13 @@ def test_the_first_loss_is_that_of_the_weights(tmp_path: Path, plan: Plan) -> No
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [
-        (("--init", "nowhere"), "nowhere: the file cannot be read"),
-        (("--init", WEIGHTS, "--resume", "--checkpoint", "saved"), "a resumed training has its weights"),
-    ],
+    long_but(
+        [
+            (("--init", "nowhere"), "nowhere: the file cannot be read"),
+            (("--init", WEIGHTS, "--resume", "--checkpoint", "saved"), "a resumed training has its weights"),
+        ],
+        0,
+    ),
 )
 def test_what_cannot_start_is_told_once(tmp_path: Path, plan: Plan, flags: tuple[object, ...], message: str) -> None:
     write_plan(plan, tmp_path / "plan.json")

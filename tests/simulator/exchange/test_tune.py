@@ -10,9 +10,10 @@ from simulator.exchange.fabric import tcp_cloud
 from simulator.exchange.training import simulate
 from simulator.exchange.tune import FRAGMENTS, STREAMS, exhaustive, tune
 from tests.simulator.exchange.conftest import stack
+from tests.support.long_parameters import long_but
 
 
-@pytest.mark.parametrize(("nodes", "nbytes"), [(4, 2**18), (32, 2**18), (8, 2**22)])
+@pytest.mark.parametrize(("nodes", "nbytes"), long_but([(4, 2**18), (32, 2**18), (8, 2**22)], 0))
 def test_a_tuned_setting_is_within_a_twentieth_of_the_best(nodes: int, nbytes: int) -> None:
     layers = stack(12, nbytes, forward_ns=3_000_000)
     fabric = tcp_cloud(nodes, 25)

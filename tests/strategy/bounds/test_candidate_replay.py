@@ -100,7 +100,7 @@ def case_of(model: Model, batch: int, backend: str, pins: Pins, part: float = 1.
 
 CASES = {
     "pipelines, exposed": lambda: case_of(GPT, 8, "cupy", Pins(pp=2, num_micro_batches=2)),
-    "all degrees": lambda: case_of(MLP, 12, "numpy", Pins()),
+    "all degrees": lambda: case_of(MLP, 4, "numpy", Pins()),
     "scarce": lambda: case_of(MLP, 12, "cupy", Pins(num_micro_batches=2, recompute=Recompute.NONE), 0.8),
 }
 
@@ -110,7 +110,7 @@ def case_named(name: str) -> Case:
     return CASES[name]()
 
 
-@pytest.fixture(scope="module", params=long_but(CASES, 0, 1), ids=list(CASES))
+@pytest.fixture(scope="module", params=long_but(CASES, 0), ids=list(CASES))
 def case(request: pytest.FixtureRequest) -> Case:
     return case_named(request.param)
 
@@ -227,6 +227,7 @@ def test_more_than_was_proved_is_refused(case: Case) -> None:
     assert "a least cost that nothing has" in case.refused(beyond)
 
 
+@pytest.mark.long
 def test_a_proof_within_memory_is_none_without_limit() -> None:
     case = case_named("scarce")
     assert "certificate, bound" in case.refused(case.with_bounds(lambda one: replace(one, within_memory=False)))
@@ -265,6 +266,7 @@ def test_what_bounds_a_candidate_within_memory_says_nothing_of_others() -> None:
     assert "nothing says why" in why
 
 
+@pytest.mark.long
 def test_where_memory_is_scarce_activations_wait_on_the_host() -> None:
     """And the certificate is of a space with all that may wait there."""
     case = case_named("scarce")
@@ -443,7 +445,7 @@ FORGED: dict[str, Forge] = {
 KINDS = ["optimal", "exposed", "pipeline", "by proof", "by plainer"]
 
 
-@pytest.mark.parametrize(("certified", "kinds"), long_but([(2, ["optimal"]), (12, KINDS)], 0), ids=["few", "all"])
+@pytest.mark.parametrize(("certified", "kinds"), long_but([(1, ["optimal"]), (12, KINDS)], 0), ids=["few", "all"])
 def test_random_searches_are_certified(certified: int, kinds: list[str]) -> None:
     """Whatever is searched for on few devices, of which certificates speak."""
     seen, seed = Counter[str](), 0

@@ -32,7 +32,7 @@ from tests.support.solved_templates import solved_template
 
 TWO = ((2,), (2,), (0,), (0,), (1,), (0,), (0,))
 """Two micro-batches saved, and nothing else."""
-FEW = 4
+FEW = 2
 CASES, QUOTAS = 30, {"zero 2": 3, "zero 3": 3, "m 1": 3, "m 2": 3, "moved": 6, "interleaved": 2, "zbv": 2, "oneflow": 1}
 
 

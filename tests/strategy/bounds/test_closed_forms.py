@@ -36,8 +36,7 @@ from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 
-FEW = 6
-FEW_QUOTAS = {"m 1": 1, "zero 0": 1, "put off": 1, "full": 1, "llama": 1, "data": 2, "tensor": 1, "both ways": 1}
+FEW, FEW_QUOTAS = 4, {"zero 0": 1, "zero 3": 1, "llama": 1, "data": 2, "tensor": 1, "both ways": 1}
 CASES, QUOTAS = (
     36,
     {"m 1": 3, "zero 0": 8, "zero 3": 1, "put off": 4, "full": 4, "llama": 6, "data": 12, "tensor": 10, "both ways": 5},
@@ -72,10 +71,10 @@ def drawn(draw: random.Random) -> tuple[str, Training, PlanConfig]:
     return draw.choice(list(MODELS)), Training(m * micro_batch * dp, precision=precision), config
 
 
-@pytest.mark.parametrize(("cases", "quotas"), long_but([(FEW, FEW_QUOTAS), (CASES, QUOTAS)], 0))
-def test_no_layouts_lie_below_a_closed_form(cases: int, quotas: Mapping[str, int]) -> None:
+@pytest.mark.parametrize(("seed", "cases", "quotas"), long_but([(1, FEW, FEW_QUOTAS), (6, CASES, QUOTAS)], 0))
+def test_no_layouts_lie_below_a_closed_form(seed: int, cases: int, quotas: Mapping[str, int]) -> None:
     """Every coordinate counts something, so that nothing is held for nobody at the point that is found."""
-    draw, covered = random.Random(6), Counter[str]()
+    draw, covered = random.Random(seed), Counter[str]()
     while covered["cases"] < cases:
         name, training, config = drawn(draw)
         ways = lies_above(draw, name, training, config)

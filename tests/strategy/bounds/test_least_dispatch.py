@@ -51,7 +51,7 @@ def config_of(dp: int, ep: int, tp: int = 1, *, recompute: Recompute = Recompute
     return PlanConfig(dp, tp, 1, 1, 16 // dp, Schedule.ONE_F_ONE_B, ep=ep, recompute=recompute)
 
 
-@pytest.mark.parametrize(("dp", "ep", "tp", "per_node"), [(4, 4, 1, None), (4, 2, 2, 2), (8, 4, 1, 2)])
+@pytest.mark.parametrize(("dp", "ep", "tp", "per_node"), long_but([(4, 4, 1, None), (4, 2, 2, 2), (8, 4, 1, 2)], 1))
 @pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
 def test_it_is_taken_beside_the_work(dp: int, ep: int, tp: int, per_node: int | None, recompute: Recompute) -> None:
     config = config_of(dp, ep, tp, recompute=recompute)

@@ -35,7 +35,7 @@ TRAINING = Training(global_batch=16, precision=Precision.BF16)
 
 
 @pytest.mark.parametrize("model", long_but([GPT, EXPERTS], 1), ids=["gpt", "experts"])
-@pytest.mark.parametrize(("dp", "tp", "group"), [(4, 1, 0), (2, 2, 0), (8, 1, 0), (8, 1, 4)])
+@pytest.mark.parametrize(("dp", "tp", "group"), long_but([(4, 1, 0), (2, 2, 0), (8, 1, 0), (8, 1, 4)], 1, 3))
 @pytest.mark.parametrize("stage", [2, 3])
 def test_it_is_taken_beside_the_work(model: Model, dp: int, tp: int, group: int, stage: int) -> None:
     asked = request(dp * tp, TRAINING, model=model, backend="cuda", per_node=group or None)

@@ -45,7 +45,7 @@ def on_gpus(model: Model, precision: Precision, cluster: str, devices: int) -> R
         itertools.product(
             [LONG, EXPERTS], [Precision.FULL, Precision.BF16, Precision.FP16], [(2, 2, 1), (1, 4, 2), (4, 1, 1)]
         ),
-        *(0, 4, 12, 13, 11),
+        *(4, 11, 13),
     ),
 )
 def test_no_layout_takes_less(model: Model, precision: Precision, degrees: tuple[int, int, int]) -> None:
@@ -67,7 +67,7 @@ def test_convolutions_in_halves_are_as_fast_as_they_are(precision: Precision) ->
     assert quick_bound_ns(asked, config) <= whole.free_bound_ns
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", long_but([2, 4], 0))
 def test_layers_that_are_unlike_cannot_be_dealt_out_evenly(count: int) -> None:
     """They stay where they are, which takes longer than the best cut of their sum, and no longer than any layout."""
     asked = on_gpus(RESNET.presets["resnet18"].model, Precision.FULL, "dgx-a100", 4)

@@ -31,8 +31,12 @@ def on_gpus(precision: Precision) -> Request:
 
 @pytest.mark.parametrize(
     "asked",
-    long_but([request(2, Training(global_batch=4)), on_gpus(Precision.FULL), on_gpus(Precision.BF16)], 0),
-    ids=["cpu", "gpu", "halves"],
+    long_but(
+        [request(2, Training(global_batch=batch)) for batch in (1, 4)]
+        + [on_gpus(Precision.FULL), on_gpus(Precision.BF16)],
+        0,
+    ),
+    ids=["one sample", "cpu", "gpu", "halves"],
 )
 def test_it_is_below_what_is_solved(asked: Request) -> None:
     for config in candidates_of(

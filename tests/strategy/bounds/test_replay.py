@@ -90,13 +90,17 @@ CASES = [((0.9, ONE_WAY),), ((0.05, PARTLY),), ((0.05, ONE_WAY),)]
 
 @pytest.fixture(scope="module", params=long_but(CASES, 1), ids=["plenty", "partly", "scarce"])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return shared(*request.param, tmp_path_factory)
+
+
+def shared(limit: float, pins: Pins, factory: pytest.TempPathFactory) -> Case:
     """Searched for by one worker, which takes it 20 s, and read by the others."""
 
     def plan_of(asked: Request) -> Plan:
-        name = f"replay-{CASES.index((request.param,))}.json"
-        return read_plan(made_once(tmp_path_factory, name, lambda path: write_plan(searched(asked), path)))
+        name = f"replay-{limit}-{pins.recompute}.json"
+        return read_plan(made_once(factory, name, lambda path: write_plan(searched(asked), path)))
 
-    return case_of(*request.param, plan_of)
+    return case_of(limit, pins, plan_of)
 
 
 def test_what_a_search_wrote_is_replayed(case: Case) -> None:
@@ -212,6 +216,7 @@ def test_a_cheaper_cut_is_refused(case: Case) -> None:
     assert where in case.refused(forged) or "does not bound it" in case.refused(forged)
 
 
+@pytest.mark.long
 def test_a_proof_of_something_else_is_refused(case: Case) -> None:
     """Weights of its own that are heavier than those that were proved."""
     cut, *others = case.certificate.cuts
@@ -291,10 +296,16 @@ def test_cheaper_devices_are_another_question(case: Case) -> None:
         replay(faster, case.certificate, case.bound_ns, case.plan.config)
 
 
-@pytest.mark.parametrize(("forgeries", "quota"), long_but([(7, 1), (120, 12)], 0))
-def test_no_forgery_proves_what_is_false(forgeries: int, quota: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "pins", "forgeries", "quota"),
+    long_but([(0.05, PARTLY, 7, 1), (0.9, replace(ONE_WAY, dp=2), 120, 12)], 0),
+    ids=["partly", "plenty"],
+)
+def test_no_forgery_proves_what_is_false(
+    limit: float, pins: Pins, forgeries: int, quota: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Random changes of the file's numbers, under a bound above a plan that is known: none is accepted."""
-    case = case_of(0.9, Pins(recompute=Recompute.NONE, zero_stage=0, dp=2))
+    case = case_of(limit, pins) if pins.dp else shared(limit, pins, tmp_path_factory)
     false_ns = int(case.plan.claims.objective_s * 1e9) + 1
     rng, refused, kinds = random.Random(5), 0, dict.fromkeys(FORGED, 0)
     for _, kind in zip(range(forgeries), itertools.cycle(FORGED), strict=False):

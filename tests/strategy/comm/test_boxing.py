@@ -36,12 +36,13 @@ from tests.support.boxing_steps import (
     every_step,
     mesh_of,
 )
+from tests.support.long_parameters import long_but
 from tests.support.oracle import close, gather, scatter
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("mesh", long_but(((mesh,) for mesh in MESHES), 0, 3), ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.INT32])
+@pytest.mark.parametrize("dtype", long_but([DType.FLOAT64, DType.INT32], 1))
 def test_every_single_step_keeps_the_tensor(mesh: Shape, shape: Shape, dtype: DType) -> None:
     spec, placement, rng = TensorSpec(shape, dtype), mesh_of(mesh, first=4), np.random.default_rng(0)
     whole = np.asarray(rng.integers(-99, 99, shape), str(dtype))

@@ -25,6 +25,7 @@ from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey, Features, Measurement, summarise
 from strategy.sbp.placement import Space
 from tests.campaigns import fits
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import cluster
 
 TRUTH = {
@@ -218,9 +219,10 @@ def test_points_of_another_kind_are_refused(tmp_path: Path) -> None:
             read_calibration(path)
 
 
-def test_corrupted_rows_and_samples_do_not_move_a_fit() -> None:
+@pytest.mark.parametrize("cases", long_but([20, 60], 0))
+def test_corrupted_rows_and_samples_do_not_move_a_fit(cases: int) -> None:
     """A seeded part of `python -m tests.campaigns fits`."""
-    outcome = fits.run(60, seed=100)
+    outcome = fits.run(cases, seed=100)
     assert outcome.failures == []
     assert outcome.unmet() == []
 

@@ -105,7 +105,7 @@ def test_lifetimes_do_not_depend_on_signatures() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plans", long_but([4, 10], 0))
+@pytest.mark.parametrize("plans", long_but([2, 10], 0))
 def test_a_conversion_is_made_in_the_first_chunk_that_reads_it(plans: int) -> None:
     """By the order of the stage's chunks: of a V, the first stage has the end, too, where backward passes begin."""
     schedule = Schedule.ZBV

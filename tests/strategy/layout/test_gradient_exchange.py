@@ -14,6 +14,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import MODEL, config_of, deduced_plan, request
 
 
@@ -32,7 +33,7 @@ def moves(plan: Plan, action: Action) -> bool:
 
 
 @pytest.mark.parametrize("pp", [1, 2])
-@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16])
+@pytest.mark.parametrize("precision", long_but([Precision.FULL, Precision.BF16], 1))
 def test_what_is_exchanged_is_cast_and_summed_and_no_more(precision: Precision, pp: int) -> None:
     plan = plan_of(zero_stage=2, precision=precision, pp=pp)
     graph, arrangement = plan.graph, plan.priced.arrangement
@@ -66,7 +67,7 @@ def test_where_samples_are_on_one_rank_nothing_is_exchanged() -> None:
 
 
 @pytest.mark.parametrize("zero_stage", [0, 2, 3])
-@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16])
+@pytest.mark.parametrize("precision", long_but([Precision.FULL, Precision.BF16], 1))
 def test_it_is_what_rounds_of_leaving_out_what_does_not_prepare_the_update_end_with(
     precision: Precision, zero_stage: int
 ) -> None:

@@ -114,7 +114,7 @@ ALONE = (CostKey(ActKind.LOAD), CostKey(ActKind.TRANSFER, level="intra"), CostKe
 
 
 @pytest.mark.parametrize("layers", long_but([5, 8], 1))
-@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("schedule", long_but(Schedule, 0, 3, 4))
 def test_a_pipeline_whose_acts_do_not_overlap_takes_what_the_objective_says(schedule: Schedule, layers: int) -> None:
     """But that an update waits for the norm over all stages, which shows where the first one is not the last to end."""
     plan = piped(layers, pp=4, schedule=schedule, backend="cupy", free=ALONE)

@@ -24,6 +24,7 @@ from strategy.layout.step_times import (
     steps_ns,
 )
 from strategy.search.candidate.path_mix import longest_mix
+from tests.support.long_parameters import long_but
 
 CASES = 400
 QUARTER = Overlap(allowed=True, slowed_ticks=TICKS // 4)
@@ -107,11 +108,12 @@ def test_exchanges_beside_the_last_backward_passes_add_up(schedule: Schedule, la
 
 
 @pytest.mark.slow
-def test_paths_are_as_long_as_the_step_and_no_longer_than_others() -> None:
+@pytest.mark.parametrize("most", long_but([120, CASES], 0))
+def test_paths_are_as_long_as_the_step_and_no_longer_than_others(most: int) -> None:
     """The critical path of a case is its step; under other times it, straight and even ones are no longer."""
     rng, seen = random.Random(3), dict.fromkeys(("late", "beside", "splits", "laps"), 0)
     cases = 0
-    while cases < CASES:
+    while cases < most:
         found = random_case(rng)
         if found is None:
             continue
@@ -133,7 +135,7 @@ def test_paths_are_as_long_as_the_step_and_no_longer_than_others() -> None:
         seen["splits"] += schedule.splits_backward
         seen["laps"] += times.laps > 1
     print(seen)
-    assert min(seen.values()) >= CASES // 10
+    assert min(seen.values()) >= most // 10
 
 
 def test_many_cases_at_once_are_each_alone() -> None:

@@ -79,7 +79,7 @@ def acts(timeline: Timeline, ranks: set[int]) -> dict[tuple[str, int, int], tupl
             )
             for backend in ("numpy", "cupy")
         ],
-        *(2, 13),
+        13,
     ),
 )
 def test_acts_take_place_when_they_do_among_all(

@@ -17,6 +17,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.protocol import admit
 from strategy.sbp.tensor import Rate
+from tests.support.long_parameters import long_but
 from tests.support.random_plans import random_plan_case
 from tests.support.small_plans import config_of, deduced_plan, request
 
@@ -153,7 +154,7 @@ def test_what_is_exchanged_once_per_step_comes_as_soon_as_it_is_whole() -> None:
     ]
 
 
-@pytest.mark.parametrize("seed", [0, 269, 938])
+@pytest.mark.parametrize("seed", long_but([0, 269, 938], 1))
 def test_orders_of_random_plans_do_not_hang(seed: int) -> None:
     """Products in tiles, whose parts are taken together; a backward pass all of whose inputs come from the host.
 

@@ -22,7 +22,7 @@ from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import check, check_under_mpi
 from tests.pytorch.decoders import CONFIGS, FOLDER
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
+from tests.support.small_plans import config_of, deduced_plan, random_plan, request
 
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64, epsilon=1e-4)
 FAMILIES = [name for name in CONFIGS if name != "gpt2"]
@@ -73,7 +73,7 @@ def test_the_formula_counts_what_is_declared(name: str) -> None:
     assert sum(math.prod(parameter.shape) for _, parameter in model.module().parameters()) == model.parameters
 
 
-@pytest.mark.parametrize("name", long_but(FAMILIES, *map(FAMILIES.index, ALL_KINDS)))
+@pytest.mark.parametrize("name", long_but(FAMILIES, *map(FAMILIES.index, FEW)))
 def test_it_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> None:
     plan = deduced_plan(request(2, TRAINING, model=family(name)), config_of(TRAINING, dp=2), ("data", "tensor"))
     assert list(check(plan, steps=STEPS)) == []
@@ -81,7 +81,7 @@ def test_it_trains_data_parallel_as_on_one_device(name: str, tmp_path: Path) -> 
     assert read_plan(tmp_path / "plan.json") == plan
 
 
-@pytest.mark.parametrize("name", long_but(FAMILIES, *map(FAMILIES.index, FEW)))
+@pytest.mark.parametrize("name", long_but(FAMILIES, FAMILIES.index("gpt_oss")))
 def test_it_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
     model = family(name)
     assert isinstance(model, DecoderConfig)
@@ -91,14 +91,14 @@ def test_it_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "context"),
-    long_but(itertools.product(["mistral", "gemma2", "gpt_oss", "deepseek_v2"], ["ring", "all_to_all"]), 2, 5, 6),
+    long_but(itertools.product(["mistral", "gemma2", "gpt_oss", "deepseek_v2"], ["ring", "all_to_all"]), 5, 6),
 )
 def test_windows_sinks_and_bounds_hold_where_positions_are_shared_out(name: str, context: str) -> None:
     model = family(name)
     assert isinstance(model, DecoderConfig)
     asked = request(2, TRAINING, model=replace(model, balance=0.0))  # demand is counted over whole samples
     config = config_of(TRAINING, cp=2, context=context)
-    assert list(check(plan_by_rules(asked, config, ("data", "context", "tensor")), steps=STEPS)) == []
+    assert list(check(deduced_plan(asked, config, ("data", "context", "tensor")), steps=STEPS)) == []
 
 
 def test_learned_positions_are_counted_and_train_on_ranks_as_on_one_device() -> None:

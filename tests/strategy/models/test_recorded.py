@@ -20,6 +20,7 @@ from strategy.nn.layers import set_training
 from strategy.nn.tracer import Tracer
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.tensor import DType
+from tests.support.long_parameters import long_but
 
 TINY = sorted(name for name in PRESETS if name.endswith("-tiny"))
 FEW_MICRO_BATCHES = Training(12, num_micro_batches=4), Training(8), Training(7)
@@ -61,7 +62,7 @@ def test_a_preset_that_is_recorded_is_the_same_graph(name: str) -> None:
         assert same(training_graph(found, training), training_graph(model, training))
 
 
-@pytest.mark.parametrize("name", ["gpt-tiny", "llama3-8b", "bert-large", "gpt2-small"])
+@pytest.mark.parametrize("name", long_but(["gpt-tiny", "llama3-8b", "bert-large", "gpt2-small"], 0, 3))
 def test_alike_layers_may_be_fewer(name: str) -> None:
     model = find_model(name)
     found = recorded(model)

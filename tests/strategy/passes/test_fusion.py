@@ -20,6 +20,7 @@ from strategy.plan.plan import plan_text, read_plan, write_plan
 from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType, Rate, TensorSpec
 from tests.campaigns.transparency import on_one_device
+from tests.support.long_parameters import long_but
 from tests.support.reference import random_batch, run_graph, start_variables
 from tests.support.small_plans import config_of, corpus, deduced_plan, request, train
 
@@ -98,7 +99,7 @@ def test_what_others_read_or_what_differs_in_shape_or_layer_stays() -> None:
     assert fuse(doubled.build(), ()).ops[-1].kind == "add"
 
 
-@pytest.mark.parametrize("degrees", [(2, 1, 1), (1, 2, 1), (1, 2, 2)])
+@pytest.mark.parametrize("degrees", long_but([((2, 1, 1),), ((1, 2, 1),), ((1, 2, 2),)], 0, 2))
 def test_plans_with_fused_ops_train_as_one_device_does_and_cost_less(
     tmp_path: Path, degrees: tuple[int, int, int]
 ) -> None:

@@ -39,7 +39,6 @@ from tests.support.small_plans import (
     corpus,
     deduced_plan,
     exchange_left_alone,
-    plan_by_rules,
     request,
     simulated,
     train,
@@ -231,7 +230,7 @@ def test_what_cannot_be_recomputed_is_refused(
 def laid_out(kind: Recompute, *, backend: str = "numpy", model: Model = MEGATRON, **degrees: int) -> Plan:
     training = Training(4, 2 if degrees.get("pp", 1) > 1 else 1, dtype=DType.FLOAT64)
     asked = request(degrees.get("pp", 1) * 2, training, model=model, backend=backend)
-    return plan_by_rules(asked, config_of(training, tp=2, recompute=kind, **degrees), ("data", "tensor"))
+    return deduced_plan(asked, config_of(training, tp=2, recompute=kind, **degrees), ("data", "tensor"))
 
 
 @pytest.mark.parametrize("degrees", long_but([{}, {"pp": 2}], 1), ids=["tensor", "pipeline"])
@@ -253,7 +252,7 @@ def test_memory_falls_and_losses_do_not_change(degrees: dict[str, int]) -> None:
         assert again == pytest.approx(losses[0], rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", [Recompute.SELECTIVE, Recompute.FULL, Recompute.MEMORY_BOUND])
+@pytest.mark.parametrize("kind", long_but([Recompute.SELECTIVE, Recompute.FULL, Recompute.MEMORY_BOUND], 1))
 def test_nothing_of_it_starts_before_the_backward_pass_of_its_layer(kind: Recompute) -> None:
     """Collectives run beside computation here; without the fence those of clones would run ahead."""
     training = Training(4, dtype=DType.FLOAT64)

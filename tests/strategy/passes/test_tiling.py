@@ -91,7 +91,7 @@ def test_what_cannot_be_cut_is_refused(tiles: int, tiled: tuple[str, ...], messa
             {"tiles": 2, "zero_stage": 3, "zero_owner": True},
             {"tiles": 2, "zero_stage": 3, "pp": 2, "recompute": Recompute.FULL},
         ],
-        *(1, 4),
+        4,
     ),
     ids=str,
 )

@@ -21,7 +21,7 @@ from strategy.plan.verify import verify
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, Owner, P, Sbp, Split
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
+from tests.support.small_plans import MODEL, config_of, deduced_plan, request
 
 MATRIX, VECTOR = "layers.0.mlp.fc1.weight", "layers.0.norm1.bias"
 
@@ -33,7 +33,7 @@ def config(*, dp: int = 4, tp: int = 1, **zero: Any) -> PlanConfig:
 def plan(stage: int, optimizer: Optimizer = Optimizer.ADAMW, *, owner: bool = False) -> Plan:
     training = Training(global_batch=4, num_micro_batches=2, optimizer=optimizer)
     config = config_of(training, dp=2, zero_stage=stage, zero_min_size=9, zero_owner=owner)
-    return plan_by_rules(request(2, training), config, ("samples split", "tensor"))
+    return deduced_plan(request(2, training), config, ("samples split", "tensor"))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_state_is_shared_out_over_positions_too(stage: int) -> None:
     """Ranks of a context axis use the same parameters: each holds a part of their state, as along the data axis."""
     training = Training(global_batch=4, num_micro_batches=2)
     config = config_of(training, dp=2, cp=2, zero_stage=stage, zero_min_size=9)
-    found = plan_by_rules(request(4, training), config, ("samples split", "positions split", "tensor"))
+    found = deduced_plan(request(4, training), config, ("samples split", "positions split", "tensor"))
     (home,) = {found.layout.signatures[f"{MATRIX}:adamw"].updates[at] for at in range(3)}
     assert home[0] == home[1] != B
     assert verify(found) == []

@@ -20,6 +20,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import INPUTS, Plan, digest, document, plan_text, read_plan, write_plan
 from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, plan_by_rules, request
 
 JUNK: list[Any] = [None, True, "x", "", -1, 0, 0.5, 10**9, 10**400, 1e308, [], [[]], {}, {"x": 1}, [None], ["B", 1]]
@@ -70,11 +71,12 @@ def test_round_trip(tmp_path: Path, pp: int) -> None:
     assert json.loads(path.read_text())["ops"].keys() == found.layout.signatures.keys()
 
 
-def test_truncated_and_flipped_files_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("places", long_but([40, 150], 0))
+def test_truncated_and_flipped_files_are_refused(tmp_path: Path, places: int) -> None:
     path = tmp_path / "plan.json"
     data = plan_text(real_plan()).encode()
     rng = random.Random(0)
-    for _ in range(150):
+    for _ in range(places):
         at = rng.randrange(len(data) - 2)
         flipped = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
         for damaged in (data[:at], flipped):
@@ -100,14 +102,15 @@ def test_deep_documents_are_refused(tmp_path: Path) -> None:
             read_plan(path)
 
 
-def test_wrong_values_under_a_right_hash_are_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mutants", long_but([60, 200], 0))
+def test_wrong_values_under_a_right_hash_are_refused_by_name(tmp_path: Path, mutants: int) -> None:
     """Wherever junk is put, reading or verifying says so; no other exception, and no memory without end."""
     path = tmp_path / "plan.json"
     content = json.loads(plan_text(real_plan(2)))
     accepted = []
     places = [place for place in paths(content) if place and place[0] not in ("plan_hash", "inputs_hash")]
     mutations = [(place, junk) for place in places for junk in JUNK]
-    for place, junk in random.Random(0).sample(mutations, 200):
+    for place, junk in random.Random(0).sample(mutations, mutants):
         damaged = copy.deepcopy(content)
         put(damaged, place, junk)
         if damaged == content:

@@ -86,8 +86,7 @@ def test_same_question_same_bytes(answer: SearchResult) -> None:
     assert plan_text(again.plan) == plan_text(answer.plan)
 
 
-@pytest.mark.parametrize("experts", [0, 8])
-@pytest.mark.parametrize("room", [1, 100])
+@pytest.mark.parametrize(("experts", "room"), long_but(itertools.product([0, 8], [1, 100]), 0, 3))
 def test_every_configuration_is_listed_once(experts: int, room: int) -> None:
     """Against a count by loops: degrees, micro-batches, schedules, recomputing, ZeRO in groups, shares of experts.
 
@@ -319,7 +318,6 @@ def test_parameters_are_gathered_inside_of_nodes_where_links_between_them_are_sl
             *((EXPERTS, True, 0), (DEEP, False, 1), (LLAMA, False, 1), (EXPERTS, False, 1), (HEAVY, False, 1)),
             *((DEEP, True, 1), (EXPERTS, True, 1)),
         ],
-        10,
     ),
 )
 def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: int) -> None:

@@ -153,6 +153,7 @@ def test_key_heads_that_no_degree_divides_are_refused_with_what_is_legal() -> No
     assert f"{keys} as ['B', 'B'], or {keys} as ['B', 'S(0)']" in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_degree_beyond_the_key_heads_is_planned_with_whole_keys() -> None:
     model = grouped(8, 2)
     asked = replace(request(4, TRAINING, model=model), pins=Pins(dp=1, tp=4, pp=1))

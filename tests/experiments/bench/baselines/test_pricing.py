@@ -6,13 +6,22 @@ import pytest
 
 from experiments.bench.baselines.pricing import LayerPricing, Strategy
 from strategy.layout.config import Recompute
+from tests.support.long_parameters import long_but
 
 EXACT = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns", "static_bytes", "sum_bytes", "saved_bytes")
 
 
 @pytest.mark.parametrize(
     "strategy",
-    [Strategy(4, 1), Strategy(4, 2, zero_stage=1), Strategy(4, 2, Recompute.FULL, 3), Strategy(4, 2, searched=True)],
+    long_but(
+        [
+            Strategy(4, 1),
+            Strategy(4, 2, zero_stage=1),
+            Strategy(4, 2, Recompute.FULL, 3),
+            Strategy(4, 2, searched=True),
+        ],
+        *(0, 1, 3),
+    ),
     ids=str,
 )
 def test_put_together_is_what_is_laid_out(ample: LayerPricing, strategy: Strategy) -> None:

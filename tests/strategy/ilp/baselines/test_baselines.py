@@ -66,7 +66,7 @@ def test_an_answer_is_legal_or_none(name: str) -> None:
     for _ in range(60):
         problem = random_problem(rng)
         oracle = brute_force(problem)
-        found = BASELINES[name](problem, Budget.of(0.2 if name == "mcmc" else LIMIT_S))
+        found = BASELINES[name](problem, Budget.of(0.05 if name == "mcmc" else LIMIT_S))
         if found.choice is None:
             seen["nothing"] += 1
             continue

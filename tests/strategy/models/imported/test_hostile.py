@@ -183,7 +183,7 @@ def test_text_is_no_onnx(tmp_path: Path) -> None:
             find_model(str(tmp_path / "m.onnx"))
 
 
-@pytest.mark.parametrize("cases", long_but([60, 120], 0))
+@pytest.mark.parametrize("cases", long_but([20, 120], 0))
 def test_damaged_programs_are_read_or_refused(cases: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A seeded part of `python -m tests.campaigns program-fuzz`."""
     outcome = program_fuzz.run(cases, seed=5)

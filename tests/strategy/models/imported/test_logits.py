@@ -11,6 +11,7 @@ import pytest
 from strategy.models.imported.read import foreign_module, open_weights, read_program
 from strategy.models.recorded import Recorded, RecordedOp
 from tests.support.foreign_programs import FILES, logits_of, reference
+from tests.support.long_parameters import long_but
 
 WITHIN = 1e-5
 """Of the largest logit."""
@@ -31,7 +32,7 @@ def test_logits_are_pytorchs(path: Path) -> None:
     assert np.abs(found - wanted).max() <= WITHIN * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
+@pytest.mark.parametrize("path", long_but(FILES, *range(0, len(FILES), 2)), ids=[path.name for path in FILES])
 def test_samples_are_computed_one_by_one(path: Path) -> None:
     """Of other sizes of the batch than that which was exported."""
     wanted, inputs = reference()[path.stem], reference()[f"{path.stem}.input"]

@@ -66,6 +66,7 @@ def test_a_space_by_hand_has_no_other_start() -> None:
     assert WeightedProblem.of(by_rule, None, UNLIMITED, None).rule_based() is None
 
 
+@pytest.mark.long
 def test_under_a_limit_the_answer_is_no_worse_than_what_is_known_and_fits(space: SearchSpace) -> None:
     free = WeightedProblem.of(space, None, UNLIMITED, None)
     rule_based = free.rule_based()

@@ -150,6 +150,7 @@ def test_memory_raises_the_bound_until_nothing_fits() -> None:
     assert scarce.bound(config).step_ns is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", long_but([Precision.BF16, Precision.FULL], 0))
 @pytest.mark.parametrize("config", long_but([*CONFIGS, PlanConfig(2, 2, 1, 8, 1, Schedule.ONE_F_ONE_B)], 3), ids=str)
 def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precision) -> None:
@@ -187,7 +188,7 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
             (3, 2, 2, 4, Schedule.GPIPE),
             (2, 2, 2, 4, Schedule.ONEFLOW),
         ],
-        *(1, 5),
+        5,
     ),
 )
 def test_what_goes_on_beside_is_held(

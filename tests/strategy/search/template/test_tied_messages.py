@@ -23,6 +23,7 @@ from strategy.search.template.tied_messages import NOT_TIED, tied_messages
 from strategy.space.axis_orders import placements_of
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.short_model import expanded, shortened
+from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 
@@ -30,7 +31,7 @@ from tests.support.solved_templates import solved_template
 GPT = GptConfig(layers=8, width=64, heads=4, sequence=16, vocabulary=50_000)
 
 
-@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16])
+@pytest.mark.parametrize("precision", long_but([Precision.FULL, Precision.BF16], 1))
 @pytest.mark.parametrize(("schedule", "laps"), [(Schedule.ONE_F_ONE_B, 1), (Schedule.ZB_H1, 1), (Schedule.ZBV, 2)])
 def test_parts_with_tied_messages_take_what_the_stages_of_the_deep_model_take(
     schedule: Schedule, laps: int, precision: Precision

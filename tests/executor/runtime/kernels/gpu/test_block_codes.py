@@ -22,6 +22,7 @@ from tests.support.cuda_on_host.device import build
 from tests.support.cuda_on_host.device import run as run_launches
 from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
 from tests.support.cuda_on_host.trials import TOLERANCES, error_per_row
+from tests.support.long_parameters import long_but
 
 E4M3, E5M2, E2M1 = DType.FLOAT8_E4M3, DType.FLOAT8_E5M2, DType.FLOAT4_E2M1_X2
 FLOATS, POWERS, FRACTIONS = DType.FLOAT32, DType.FLOAT8_E8M0, DType.FLOAT8_E4M3
@@ -129,7 +130,7 @@ def products(element: DType) -> Iterator[tuple[str, Call]]:
             yield kind, call_of(kind, inputs, dtype=str(element), blocks=(*both[0], *both[1]))
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", long_but(ELEMENTS, 1))
 def test_products_of_codes_mean_what_the_op_means(element: DType) -> None:
     """In double precision; what codes stand for is rounded once, to the result's dtype."""
     program, plans, seen = build(element), ProductPlans(HostCublasLt()), set()

@@ -26,6 +26,7 @@ from tests.support.cuda_on_host.device import build
 from tests.support.cuda_on_host.device import run as run_launches
 from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
 from tests.support.cuda_on_host.trials import TOLERANCES, PoisonedWorkspace, error_per_row
+from tests.support.long_parameters import long_but
 
 GOLDEN = Path(__file__).parent / "codes.txt"
 E4M3, E5M2 = DType.FLOAT8_E4M3, DType.FLOAT8_E5M2
@@ -142,7 +143,7 @@ def products(element: DType, *, odd: bool) -> Iterator[tuple[str, Call]]:
 
 
 @pytest.mark.parametrize("odd", [False, True])
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", long_but(ELEMENTS, 1))
 def test_products_of_codes_mean_what_the_op_means(element: DType, *, odd: bool) -> None:
     """The library's stand-in takes what the library takes: k last in both operands, multiples of 16, not E5M2 twice."""
     program, plans, seen = build(element), ProductPlans(HostCublasLt()), set()
