@@ -9,7 +9,7 @@ a core do not count where there are others. Plans are enumerated, not
 chosen: every family of signatures with every number of micro-batches, pipelines under several schedules. The one that
 is predicted fastest before any even round stands for what a search would choose.
 
-With plans held out, prices are fitted to one plan of each family, and the others are scored, which no fit has seen.
+With plans held out, prices are fitted to two plans of each family, the others are scored, which no fit has seen.
 Where prices begin so many times off, the first predictions are, too: what refinement makes of them is what rounds show.
 
 No prediction from odd rounds is closer to the even ones than the machine is to itself: the *noise floor* is the error
@@ -147,7 +147,7 @@ def run_predictions(
     progress(f"measuring this machine on {ranks} ranks")
     cluster, base = local_cluster(ranks), scale(profiled(ranks, folder), off)
     plans = list(enumerated(request_on(cluster, base.cost_model(cluster)), micro_batches))
-    seen = {one.name for one in firsts(plans)} if held_out else {one.name for one in plans}
+    seen = {one.name for one in ends(plans)} if held_out else {one.name for one in plans}
     counted = [one for one in plans if not held_out or one.name not in seen]
     fitted: list[list[Contender]] = []
     scored: list[list[Contender]] = []
@@ -168,13 +168,11 @@ def run_predictions(
     return ScoredPlans(tuple(_scores(counted, predicted, own, scored)), tuple(stored))
 
 
-def firsts(plans: Sequence[EnumeratedPlan]) -> Iterator[EnumeratedPlan]:
-    """The first plan of every family."""
-    families = set[str]()
-    for one in plans:
-        if one.family not in families:
-            families.add(one.family)
-            yield one
+def ends(plans: Sequence[EnumeratedPlan]) -> Iterator[EnumeratedPlan]:
+    """The first and the last plan of every family: with fewest micro-batches, and with most."""
+    for family in RULES:
+        of_family = [one for one in plans if one.family == family]
+        yield from (*of_family[:1], *of_family[1:][-1:])
 
 
 def enumerated(request: Request, micro_batches: Sequence[int]) -> Iterator[EnumeratedPlan]:
