@@ -33,7 +33,7 @@ def test_a_name_that_comes_before_the_content_is_found(monkeypatch: pytest.Monke
 
     real = writing._write_part
     monkeypatch.setattr(writing, "_write_part", named_early)
-    failures = checkpoint_kill.run(8, seed=3).failures
+    failures = checkpoint_kill.run(20, seed=3).failures
     assert any("unreadable" in failure for failure in failures), failures
 
 

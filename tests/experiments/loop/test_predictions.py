@@ -145,6 +145,7 @@ def test_what_is_predicted_of_a_round_is_stored_before_it(monkeypatch: pytest.Mo
     assert figures(slower.plans, slower.chosen)["error_mean"] == pytest.approx(0.2, abs=0.01)
 
 
+@pytest.mark.long
 def test_prices_three_times_off_are_corrected_by_plans_that_are_not_scored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
