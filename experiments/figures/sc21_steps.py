@@ -51,6 +51,7 @@ def figure(rows: Sequence[TableStep]) -> Figure:
         rates = [row.tokens / row.gpus / getattr(row, key) for row in rows]
         axes.plot(rates, color=COLOURS[number], marker=MARKERS[number], markersize=4, linewidth=1, label=name)
     axes.set_xticks(range(len(rows)), [f"{row.job}\n{row.gpus:,}" for row in rows])
+    axes.tick_params(axis="x", labelsize="x-small")  # ten names of two lines, a column wide
     axes.set(xlabel="parameters, A100s", ylabel="tokens/s per GPU", yscale="log")
     axes.legend(frameon=False)
     return found
