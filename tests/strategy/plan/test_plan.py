@@ -17,9 +17,11 @@ from strategy.base.errors import InputError, PlanError
 from strategy.base.limits import LARGEST, LONGEST_ACT_S
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.plan.plan import INPUTS, Plan, digest, document, plan_text, read_plan, write_plan
+from strategy.plan.plan import INPUTS, FitClaim, Plan, digest, document, plan_text, read_plan, write_plan
+from strategy.plan.replayed_bound import replayed_bound
 from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
+from strategy.space.trainer_space import TargetTrainer
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, plan_by_rules, request
 
@@ -69,6 +71,24 @@ def test_round_trip(tmp_path: Path, pp: int) -> None:
     assert found.plan_hash == real_plan(pp).plan_hash
     assert verify(found) == []
     assert json.loads(path.read_text())["ops"].keys() == found.layout.signatures.keys()
+
+
+@pytest.mark.parametrize("trainer", [None, TargetTrainer.MEGATRON])
+def test_a_claim_to_fit_is_read_back(tmp_path: Path, trainer: TargetTrainer | None) -> None:
+    plan = real_plan()
+    fits = plan.claiming(replace(plan.claims, fit=FitClaim(0.9, trainer)))
+    path = tmp_path / "plan.json"
+    write_plan(fits, path)
+    assert read_plan(path).claims.fit == FitClaim(0.9, trainer)
+    content = document(fits, with_hash=False)
+    content["fit"]["probability"] = 0.3
+    path.write_text(stamped(content))
+    with pytest.raises(PlanError, match="no such probability"):
+        read_plan(path)
+
+
+def test_what_has_no_certificate_proves_no_bound() -> None:
+    assert replayed_bound(real_plan()) is None
 
 
 @pytest.mark.parametrize("places", long_but([40, 150], 0))

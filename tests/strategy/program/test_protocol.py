@@ -65,6 +65,33 @@ def test_loader_runs_ahead_until_the_blocks_are_full() -> None:
     assert starts(chain([1, 1, 1, 3], blocks=2), 8)[0] == [0, 1, 2, 3, 4, 5, 8, 11]
 
 
+def test_the_choices_of_blocks_are_those_that_acts_have() -> None:
+    """Three blocks written behind an initial piece and read in turn with two: six acts until the turns are the same."""
+    program = Program(
+        1,
+        (register("r", blocks=3, initial=1), register("s", blocks=2)),
+        (
+            Actor("a", 0, ActKind.COMPUTE, writes=(Port(0),), work=Work(1)),
+            Actor("b", 0, ActKind.COMPUTE, reads=(Port(0),), writes=(Port(1),), work=Work(1)),
+            Actor("c", 0, ActKind.COMPUTE, reads=(Port(1),), work=Work(1)),
+        ),
+        tuple(Stream(0, f"s{i}", (i,)) for i in range(3)),
+    )
+    protocol = Protocol(program, steps=30)
+    for actor, choices in ((0, 3), (1, 6), (2, 2)):
+        found = list(protocol.choices_of_blocks(actor))
+        assert len(found) == len(set(found)) == choices
+        assert set(found) == {protocol.blocks_of(actor, number) for number in range(30)}
+
+
+def test_a_stream_is_busy_until_credits_are_passed_on() -> None:
+    protocol = Protocol(chain([1, 1], blocks=1), steps=1)
+    act = protocol.issue(0, 0)
+    assert (protocol.is_busy(0), protocol.is_busy(1), protocol.head(1)) == (True, False, None)
+    protocol.issued(act)
+    assert (protocol.is_busy(0), protocol.head(1)) == (False, 1)
+
+
 def test_deadlock_prints_the_cycle() -> None:
     program = replace(chain([1, 1], blocks=1), streams=(Stream(0, "only", (1, 0)),))
     with pytest.raises(DeadlockError) as caught:
