@@ -148,7 +148,7 @@ def run_predictions(
     cluster, base = local_cluster(ranks), scale(profiled(ranks, folder), off)
     plans = list(enumerated(request_on(cluster, base.cost_model(cluster)), micro_batches))
     seen = {one.name for one in ends(plans)} if held_out else {one.name for one in plans}
-    counted = [one for one in plans if not held_out or one.name not in seen]
+    counted = [one for one in plans if one.name not in seen] if held_out else plans
     fitted: list[list[Contender]] = []
     scored: list[list[Contender]] = []
     predicted: list[Mapping[str, float]] = []
@@ -164,7 +164,8 @@ def run_predictions(
             progress(f"round {number}: predictions stored, SHA-256 {stored[-1].sha256}")
         contenders = [Contender(one.name, one.plan) for one in (counted if counts else plans)]
         (scored if counts else fitted).append(timed(contenders, ranks, here, blocks=1, steps=steps, progress=progress))
-    own = [[one for one in ran if one.name in {other.name for other in counted}] for ran in fitted]
+    names = {one.name for one in counted}
+    own = [[one for one in ran if one.name in names] for ran in fitted]
     return ScoredPlans(tuple(_scores(counted, predicted, own, scored)), tuple(stored))
 
 
