@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from executor.gpu_acceptance.bench import Bench
@@ -17,6 +18,8 @@ from strategy.base.files import write_atomic
 
 _SBPLAN = ("-m", "experiments.entry")
 _SEARCH_S, _TRAIN_S = 120.0, 300.0
+_LATE_STEPS = 15
+"""Of a training, which are not timed act by act."""
 _ALIKE = 1e-2
 """Of losses of one model on one rank and on more, in bfloat16."""
 _FAULT_S = 60.0
@@ -26,7 +29,7 @@ _TOLD_BYTES = 2**46
 """What the search is told that there is, so that it lets by what does not fit."""
 TOO_LARGE = ("gpt2-345m", 1024)
 """A model, and more samples than any device holds the activations of."""
-_CALM = ("lr=0.0003",)
+CALM = ("lr=0.0003",)
 """A rate at which a difference of the last bit does not grow: plans add up in different orders."""
 PLANS = {
     "data": {"dp": 2, "tp": 1, "pp": 1},
@@ -66,12 +69,15 @@ launch = "5 us"
 compute = "150 TFLOP/s"
 bf16_speedup = 2.0
 fp16_speedup = 2.0
+fp8_speedup = 4.0
+mx_scales = true
+nvfp4_speedup = 8.0
 
 [intra]
 bandwidth = "100 GB/s"
 latency = "5 us"
 """
-"""Rates do not matter here, for the pins leave one configuration; memory does."""
+"""Rates do not matter here, for the pins leave one configuration; memory does, and that all codes have a rate."""
 
 
 def plans(bench: Bench) -> Figures:
@@ -93,19 +99,18 @@ def training(bench: Bench) -> Figures:
     """Models of a size that people train: tokens in a second, and losses that fall."""
     figures: dict[str, Any] = {}
     with folder_of_plans() as folder:
-        config = folder / "config.json"
+        config = folder / "llama-1b.json"
         write_atomic(config, json.dumps(LLAMA_1B))
-        for model, batch in (GPT, (str(config), LLAMA_BATCH)):
-            plan = make_plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch)
+        llama = str(config), LLAMA_BATCH
+        for (model, batch), precision in ((GPT, "bf16"), (llama, "bf16"), (llama, "fp8-current")):
+            plan = make_plan(bench, folder, model, {"dp": 1, "tp": 1, "pp": 1}, batch=batch, precision=precision)
             reports, _ = train(bench, plan, steps=50)
-            late = sorted(report["step_time_s"] for report in reports[5:])
-            middle = late[len(late) // 2]
             losses = [report["loss"] for report in reports]
-            rates = [report["tokens_per_s"] for report in reports[5:]]
-            figures[Path(model).name] = {
+            late = reports[-_LATE_STEPS:]
+            figures[f"{Path(model).stem} {precision}"] = {
                 "losses": losses,
-                "step_s": middle,
-                "tokens_per_s": sorted(rates)[len(rates) // 2],
+                "step_s": median(report["step_time_s"] for report in late),
+                "tokens_per_s": median(report["tokens_per_s"] for report in late),
             }
             if not losses[-1] < losses[0]:
                 raise PartFailed(f"{model} does not learn: {losses[0]:.3f}, then {losses[-1]:.3f}", figures)
@@ -154,18 +159,20 @@ def run_sbplan(bench: Bench, arguments: Sequence[str], limit_s: float) -> tuple[
 def _losses(
     bench: Bench, folder: Path, model: str, degrees: Mapping[str, int], *, steps: int, batch: int
 ) -> list[float]:
-    plan = make_plan(bench, folder, model, degrees, batch=batch, recipe=_CALM)
+    plan = make_plan(bench, folder, model, degrees, batch=batch, recipe=CALM)
     return [report["loss"] for report in train(bench, plan, steps=steps)[0]]
 
 
-def train(bench: Bench, plan: Path, *, steps: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def train(
+    bench: Bench, plan: Path, *, steps: int, backend: str = "cupy"
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The reports of a training, and its summary.
 
     Raises:
         PartFailed: it fails, or a loss is no number.
     """
-    how = ("--backend", "cupy", "--share-devices", "--launch", "--steps", str(steps), "--json")
-    code, written = run_sbplan(bench, ("train", str(plan), *how), _TRAIN_S)
+    on = ("--backend", "cupy", "--share-devices") if backend == "cupy" else ("--backend", backend)
+    code, written = run_sbplan(bench, ("train", str(plan), *on, "--launch", "--steps", str(steps), "--json"), _TRAIN_S)
     if code:
         raise PartFailed(f"train {plan.stem} ends with code {code}: {last_line(written)}")
     documents = _documents(written)
@@ -183,14 +190,16 @@ def make_plan(
     *,
     batch: int,
     memory_bytes: int = 0,
+    precision: str = "bf16",
     recipe: Sequence[str] = (),
     calibration: Path | None = None,
 ) -> Path:
-    """A plan file for a model by degrees, in bfloat16 with fused ops.
+    """A plan file for a model by degrees, with fused ops.
 
     There is one micro-batch but for pipelines; ranks share the devices that there are.
     """
-    name = "-".join((Path(model).name, *(f"{key}{value}" for key, value in degrees.items()), str(batch)))
+    sizes = (f"{key}{value}" for key, value in degrees.items())
+    name = "-".join((Path(model).name, precision, *sizes, str(batch)))
     pins, cluster, plan = (folder / f"{name}.{kind}" for kind in ("pins.toml", "cluster.toml", "json"))
     count, devices = degrees["pp"], math.prod(degrees.values())
     settings = {**degrees, "num_micro_batches": count, "micro_batch": batch // (count * degrees["dp"])}
@@ -199,7 +208,7 @@ def make_plan(
     share = runtime.memGetInfo()[1] * min(1.0, runtime.getDeviceCount() / devices)
     write_atomic(cluster, _CLUSTER.format(devices=devices, memory_bytes=memory_bytes or int(share)))
     given = ("--cluster", str(cluster), "--global-batch", str(batch), "--pin", str(pins), "--out", str(plan))
-    how = ("--deduce", "least-cost", "--training", "precision=bf16", "fused=true", *recipe)
+    how = ("--deduce", "least-cost", "--training", f"precision={precision}", "fused=true", *recipe)
     fitted = () if calibration is None else ("--calibration", str(calibration))
     code, written = run_sbplan(bench, ("search", model, *given, *how, *fitted), _SEARCH_S)
     if code not in (0, _NOT_PROVED):

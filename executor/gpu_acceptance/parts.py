@@ -8,11 +8,15 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from executor.gpu_acceptance.array_code import array_code
 from executor.gpu_acceptance.bench import Bench
+from executor.gpu_acceptance.beside_host import beside_host
 from executor.gpu_acceptance.collectives import collectives
 from executor.gpu_acceptance.commands import faults, plans, profile, training
+from executor.gpu_acceptance.endurance import endurance
 from executor.gpu_acceptance.experts import experts
 from executor.gpu_acceptance.kernels import attention, kernels, products
+from executor.gpu_acceptance.killed import killed
 from executor.gpu_acceptance.machine import build, environment
 from executor.gpu_acceptance.outcome import (
     Figures,
@@ -38,10 +42,14 @@ PARTS: Mapping[str, Callable[[Bench], Figures]] = {
         products,
         attention,
         experts,
+        array_code,
         collectives,
         plans,
+        beside_host,
         training,
         faults,
+        killed,
+        endurance,
         profile,
         prediction,
         pytorch,
