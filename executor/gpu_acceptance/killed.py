@@ -19,7 +19,7 @@ _DEGREES = {"dp": 1, "tp": 2, "pp": 1}
 """Ranks that wait for one another in every layer."""
 _STEPS = 1_000_000
 _LIMIT_S = 150.0
-_LATE_S = 3.0
+LATE_S = 3.0
 """Of training, before a rank is killed."""
 WANTED_S = 30.0
 """From the signal to the end of the job."""
@@ -38,7 +38,7 @@ def killed(bench: Bench) -> Figures:
             beats = training.until(_all_train)
             begin = time.monotonic()
             if beats:
-                time.sleep(_LATE_S)
+                time.sleep(LATE_S)
                 begin = time.monotonic()
                 os.kill(beats[_VICTIM].process.pid, number)
             code, written = training.end()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -20,6 +21,8 @@ from strategy.base.files import write_atomic
 _STEPS, _LATE = 44, 12
 WANTED_MEAN, WANTED_WORST = 0.05, 0.10
 _REFINE_S = 60.0
+_AT_ONCE = 4
+"""Searches."""
 
 
 def _gpt(width: int, layers: int, positions: int, classes: int = 50304) -> dict[str, object]:
@@ -80,8 +83,7 @@ def prediction(bench: Bench) -> Figures:
     figures: dict[str, Any] = {}
     with folder_of_plans() as folder:
         runs = []
-        for number, (name, (config, batch)) in enumerate(FITTED.items()):
-            plan = _planned(bench, folder, f"fitted{number}", config, batch)
+        for name, plan in _planned(bench, folder, "fitted", FITTED).items():
             reports, summary = train(bench, plan, steps=_STEPS)
             runs.append(str(summary["run"]))
             figures[name] = {"before_s": summary["predicted_step_time_s"], "measured_s": _late_s(reports)}
@@ -89,12 +91,8 @@ def prediction(bench: Bench) -> Figures:
         code, written = run_sbplan(bench, ("refine", *runs, "--out", str(calibration), "--json"), _REFINE_S)
         if code:
             raise PartFailed(f"refine ends with code {code}: {last_line(written)}", figures)
-        plans = {
-            name: _planned(bench, folder, f"foretold{number}", config, batch, calibration)
-            for number, (name, (config, batch)) in enumerate(FORETOLD.items())
-        }
         errors = {}
-        for name, plan in plans.items():
+        for name, plan in _planned(bench, folder, "foretold", FORETOLD, calibration).items():
             reports, summary = train(bench, plan, steps=_STEPS)
             foretold, measured = float(summary["predicted_step_time_s"]), _late_s(reports)
             errors[name] = foretold / measured - 1
@@ -112,20 +110,19 @@ def prediction(bench: Bench) -> Figures:
     return figures
 
 
-def _planned(
-    bench: Bench,
-    folder: Path,
-    name: str,
-    config: Mapping[str, object],
-    batch: int,
-    calibration: Path | None = None,
-) -> Path:
-    file = folder / f"{name}.json"
-    write_atomic(file, json.dumps(config))
-    inner = folder / f"plans-{name}"
-    inner.mkdir()
-    degrees = {"dp": 1, "tp": 1, "pp": 1}
-    return make_plan(bench, inner, str(file), degrees, batch=batch, calibration=calibration)
+def _planned(bench: Bench, folder: Path, kind: str, shapes: Shapes, calibration: Path | None = None) -> dict[str, Path]:
+    """Name -> a plan of each, all searched for, and so foretold, before any is run."""
+
+    def planned(number: int, config: Mapping[str, object], batch: int) -> Path:
+        inner = folder / f"{kind}{number}"
+        inner.mkdir()
+        file = inner / "config.json"
+        write_atomic(file, json.dumps(config))
+        return make_plan(bench, inner, str(file), {"dp": 1, "tp": 1, "pp": 1}, batch=batch, calibration=calibration)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        searches = [pool.submit(planned, number, *shape) for number, shape in enumerate(shapes.values())]
+    return {name: search.result() for name, search in zip(shapes, searches, strict=True)}
 
 
 def _late_s(reports: list[dict[str, Any]]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -198,12 +199,24 @@ def drawn(example: Example, seed: int) -> list[Array]:
 def call_on(bench: Bench, kind: str, example: Example, operands: Sequence[Array]) -> Call:
     """An act over arrays on the device."""
     xp, count = bench.xp, len(example.inputs)
-    arrays = [xp.asarray(array) for array in operands]
+    arrays = [uploaded(xp, array) for array in operands]
     specs = op_definition(kind).infer(example.inputs, example.updates, example.attrs)
-    outputs = tuple(xp.empty(spec.shape, spec.dtype.numpy) for spec in specs)
+    outputs = tuple(xp.empty(spec.nbytes, "uint8").view(spec.dtype.numpy).reshape(spec.shape) for spec in specs)
     boxes = [tuple((0, size) for size in spec.shape) for spec in (*example.inputs, *specs)]
     inputs, updates = tuple(arrays[:count]), tuple(arrays[count:])
     return Call(xp, example.attrs, inputs, outputs, updates, tuple(boxes[:count]), tuple(boxes[count:]), Workspace(xp))
+
+
+def uploaded(xp: Any, array: Array) -> Array:
+    """On the device; codes as bytes, for CuPy makes no arrays of them, but views."""
+    if array.dtype.itemsize > 1:
+        return xp.asarray(array)
+    return xp.asarray(array.view("uint8")).view(array.dtype)
+
+
+def downloaded(array: Array) -> Array:
+    """On the host."""
+    return array.get() if array.dtype.itemsize > 1 else array.view("uint8").get().view(array.dtype)
 
 
 def wanted(call: Call, kind: str, operands: Sequence[Array]) -> list[Array]:
@@ -226,7 +239,7 @@ def error_of(bench: Bench, kind: str, example: Example) -> float:
     right = wanted(call, kind, operands)
     bench.acts.bind(op_definition(kind), call).run()
     bench.acts.flush()
-    pairs = [(array.get(), good) for array, good in zip((*call.outputs, *call.updates), right, strict=True)]
+    pairs = [(downloaded(array), good) for array, good in zip((*call.outputs, *call.updates), right, strict=True)]
     coded = [(found, good.astype(found.dtype) if found.dtype.itemsize == 1 else good) for found, good in pairs]
     return max(row_error(found, good) for found, good in coded)
 

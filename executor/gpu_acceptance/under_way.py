@@ -9,7 +9,7 @@ from pathlib import Path
 
 from executor.gpu_acceptance.bench import Bench
 from executor.gpu_acceptance.commands import run_sbplan
-from executor.supervision.heartbeat import Beat, read_heartbeats
+from executor.supervision.heartbeat import Beat, process_state, read_heartbeats
 
 RUNS = Path("runs")
 """Where `sbplan train` keeps what it tells of a run."""
@@ -20,9 +20,8 @@ class UnderWay:
     """A training that another thread waits for."""
 
     def __init__(self, bench: Bench, plan: Path, *, steps: int, limit_s: float) -> None:
-        before = set(RUNS.glob("train-*"))
         how = ("--backend", "cupy", "--share-devices", "--launch", "--steps", str(steps), "--json")
-        self._before = before
+        self._plan = plan
         self._code, self._written = -1, ""
 
         def run() -> None:
@@ -33,8 +32,11 @@ class UnderWay:
 
     def beats(self) -> Sequence[Beat]:
         """The last sign of life of each rank."""
-        found = [read_heartbeats(folder) for folder in set(RUNS.glob("train-*")) - self._before]
-        return max(found, key=len, default=())
+        for folder in RUNS.glob("train-*"):
+            beats = read_heartbeats(folder)
+            if beats and all(self._is_of_plan(one) for one in beats):
+                return beats
+        return ()
 
     def until(self, seen: Callable[[Sequence[Beat]], bool]) -> Sequence[Beat]:
         """Signs of life once they are as asked for; none if the training ends before."""
@@ -44,6 +46,14 @@ class UnderWay:
                 return beats
             time.sleep(_POLL_S)
         return ()
+
+    def _is_of_plan(self, beat: Beat) -> bool:
+        """Whether the rank lives, and trains by the plan: other trainings may be under way."""
+        try:
+            command = Path(f"/proc/{beat.process.pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+        return process_state(beat.process) is not None and str(self._plan).encode() in command
 
     @property
     def goes_on(self) -> bool:

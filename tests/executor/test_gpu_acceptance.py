@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +16,8 @@ import numpy as np
 import pytest
 
 from executor.gpu_acceptance import __main__ as command
+from executor.gpu_acceptance import array_code, beside_host, commands, endurance, killed, parts, pytorch
 from executor.gpu_acceptance import bench as benches
-from executor.gpu_acceptance import commands, parts, pytorch
 from executor.gpu_acceptance.bench import SMALL, Bench
 from executor.gpu_acceptance.collectives import checked
 from executor.gpu_acceptance.experts import OPERANDS
@@ -28,8 +31,11 @@ from executor.runtime.kernels.gpu.device import DeviceActs
 from executor.runtime.kernels.gpu.launch import Launch
 from executor.runtime.kernels.gpu.program import ELEMENTS
 from executor.runtime.kernels.gpu.table import LAUNCHES, ON_ROWS, PRODUCTS, PRODUCTS_OF_CODES
+from executor.runtime.kernels.numpy import NumpyKernels
+from executor.supervision.heartbeat import Heartbeat, heartbeat_path, identify, process_state
 from experiments.cli import parse
 from strategy.base.errors import EnvironmentLacks, InputError
+from strategy.graph.ops import REGISTRY
 from strategy.sbp.tensor import DType
 from tests.support.cuda_on_host import device
 from tests.support.cuda_on_host.host_cublaslt import HostCublasLt
@@ -37,6 +43,8 @@ from tests.support.cuda_on_host.host_cudnn import HostCudnn
 from tests.support.cuda_on_host.host_cupy import DeviceArray, HostCupy
 from tests.support.long_parameters import long_but
 
+LONG = 1000
+SLEEPS = "import time; time.sleep(60)"
 TINY = SMALL
 """Of what is timed: the same as of what is checked."""
 
@@ -108,6 +116,7 @@ class Commands:
         self.given: list[str] = []
         self.codes: dict[str, int] = {}
         self.worse = ""
+        self.trainings = 0
         self.summary = {"run": str(folder), "final_loss": 1.0, "predicted_step_time_s": 0.1}
 
     def __call__(self, arguments: Sequence[str], limit_s: float) -> tuple[int, str]:
@@ -123,7 +132,10 @@ class Commands:
             return self.codes.get("search", 0), "a plan"
         if verb == "refine":
             return self.codes.get("refine", 0), "a calibration"
-        assert (args.backend, args.launch) == ("cupy", True)
+        assert args.launch
+        assert args.backend == "cupy" or not args.share_devices
+        if args.steps >= LONG:
+            return self.long_training(args.plan, args.steps)
         name = args.plan.name
         if name.startswith(commands.TOO_LARGE[0]) and str(commands.TOO_LARGE[1]) in name:
             return self.codes.get("large", 5), "sbplan: rank 0: out of memory: register h1 of actor fc1"
@@ -136,12 +148,39 @@ class Commands:
             (self.folder / file).touch()
         return 0, "\n".join(map(json.dumps, [*reports, self.summary]))
 
+    def long_training(self, plan: Path, steps: int) -> tuple[int, str]:
+        """Ranks that are processes with heartbeats, until a signal comes, or a second has passed."""
+        self.trainings += 1
+        run = self.folder / "runs" / f"train-{self.trainings}"
+        run.mkdir(parents=True)
+        count = 2 if "tp2" in plan.name else 1
+        ranks = [subprocess.Popen([sys.executable, "-c", SLEEPS, str(plan)]) for _ in range(count)]
+        for number, rank in enumerate(ranks):
+            heartbeat = Heartbeat(heartbeat_path(run, number))
+            heartbeat.start(1, identify(rank.pid))
+            heartbeat.enter(identify(rank.pid))
+            heartbeat.beat(0, 1)
+        deadline_s = time.monotonic() + 1.0
+        while time.monotonic() < deadline_s and all(process_state(identify(one.pid)) in ("R", "S") for one in ranks):
+            time.sleep(0.01)
+        hit = [number for number, one in enumerate(ranks) if process_state(identify(one.pid)) not in ("R", "S")]
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+        if hit:
+            return self.codes.get("killed", 6), f"sbplan: rank {hit[0]} (pid 1 on a) failed: killed\nsbplan: see {run}"
+        return 0, "\n".join(json.dumps({"step": step, "loss": 1.0, "step_time_s": 0.1}) for step in range(3))
+
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A bench whose device and libraries are the host; kernels of one element type, for time."""
-    from executor.gpu_acceptance import experts, kernels
+    from executor.gpu_acceptance import array_code, endurance, experts, kernels, killed, under_way
 
+    monkeypatch.setattr(array_code, "open_kernels", lambda backend: NumpyKernels())
+    monkeypatch.setattr(endurance, "SAMPLE_S", 0.01)
+    monkeypatch.setattr(killed, "LATE_S", 0.0)
+    monkeypatch.setattr(under_way, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(kernels, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
     monkeypatch.setattr(experts, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
     monkeypatch.setattr(build, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
@@ -163,6 +202,7 @@ def test_a_dry_run_of_the_whole(bench: Bench, tmp_path: Path, monkeypatch: pytes
     from executor.gpu_acceptance import kernels
 
     monkeypatch.setattr(kernels, "kernel_samples", lambda *given: list(kernel_samples(*given))[::every])
+    monkeypatch.setattr(array_code, "REGISTRY", list(REGISTRY)[::every])
     out, told = tmp_path / "out.json", []
     monkeypatch.setattr(parts, "PARTS", {**PARTS, "pytorch": _leave_out})
     outcomes = run_parts(out, list(PARTS), lambda name: outcome_of(name, lambda: bench), told.append)
@@ -183,7 +223,10 @@ def test_a_dry_run_of_the_whole(bench: Bench, tmp_path: Path, monkeypatch: pytes
     assert all(row["seconds"] > 0 for row in found["experts"]["acts"].values())
     assert all(row["by_cudnn"] for row in found["attention"]["acts"].values())
     assert found["plans"]["differences"] == dict.fromkeys(commands.PLANS, 0.0)
-    assert {"gpt2-345m", "config.json"} == set(found["training"])
+    assert set(found["training"]) == {"gpt2-345m bf16", "llama-1b bf16", "llama-1b fp8-current"}
+    assert set(found["beside_host"]) == {small.name for small in beside_host.SMALL_TRAININGS}
+    assert {found["killed"][name]["code"] for name in ("SIGKILL", "SIGSTOP")} == {6}
+    assert found["endurance"]["grown_bytes"]["device"] == 0
     assert found["faults"]["code"] == 5
 
 
@@ -262,6 +305,57 @@ def test_plans_that_train_otherwise_fail_by_name(bench: Bench) -> None:
     bench.command.worse = "tp2"  # type: ignore[attr-defined]
     with pytest.raises(PartFailed, match="otherwise than one rank: tensor"):
         commands.plans(bench)
+
+
+def test_small_models_that_learn_otherwise_than_on_the_host_fail_by_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = commands.train
+
+    def off(*given: Any, backend: str, **options: Any) -> Any:
+        reports, summary = trained(*given, backend=backend, **options)
+        worse = 1.0 + 4e-3 * (backend == "cupy" and "nvfp4" not in str(given[1]))
+        return [report | {"loss": report["loss"] * worse} for report in reports], summary
+
+    monkeypatch.setattr(beside_host, "train", off)
+    with pytest.raises(PartFailed, match=r"gpt-tiny bf16 is off by 0\.004") as failure:
+        beside_host.beside_host(bench)
+    assert "fp16" not in str(failure.value), "within what halves with scaled losses may differ by"
+    bench.command.codes["search"] = 2  # type: ignore[attr-defined]
+    with pytest.raises(PartFailed, match=r"gpt-tiny mxfp8 search .* ends with code 2"):
+        beside_host.beside_host(bench)
+
+
+def test_ranks_that_end_otherwise_fail_by_signal(bench: Bench) -> None:
+    bench.command.codes["killed"] = 1  # type: ignore[attr-defined]
+    with pytest.raises(PartFailed, match=r"SIGKILL: code 1 .*; SIGSTOP: code 1"):
+        killed.killed(bench)
+
+
+def test_memory_that_grows_fails_by_name(bench: Bench) -> None:
+    free = itertools.count(1 << 33, -(1 << 20))
+    bench.xp.cuda.runtime.memGetInfo = lambda: (next(free), 1 << 34)
+    with pytest.raises(PartFailed, match="the device's memory grows by"):
+        endurance.endurance(bench)
+
+
+def test_an_op_that_fails_hides_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(NumpyKernels):
+        def bind(self, definition: Any, call: Any) -> Any:
+            if definition.kind == "relu":
+                raise AttributeError("CuPy has no such function")
+            if definition.kind == "mul":
+                call.outputs[0][...] = 3
+                return SimpleNamespace(run=lambda: None)
+            return super().bind(definition, call)
+
+    backends = {"numpy": NumpyKernels, "cupy": Other}
+    monkeypatch.setattr(array_code, "open_kernels", lambda backend: backends[backend]())
+    monkeypatch.setattr(array_code, "REGISTRY", ["relu", "mul", "add"])
+    with pytest.raises(PartFailed, match="such as relu 0: AttributeError: CuPy has no such") as failure:
+        array_code.array_code(bench)
+    problems = failure.value.figures["problems"]
+    assert {name.split()[0] for name in problems} == {"relu", "mul"}
 
 
 @pytest.mark.parametrize(("which", "code"), [("search", 2), ("large", 1)])

@@ -9,6 +9,8 @@ vocabulary of Shoeybi et al. 2019, arXiv:1909.08053, section 3). Repeated indice
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from strategy.graph.graph import Attrs
@@ -100,8 +102,8 @@ def _run_grad(call: Call) -> None:
     before, after = grad.shape[:axis], grad.shape[axis + indices.ndim :]
     slices = grad.reshape(*before, local.size, *after)
     dx[...] = 0
-    if not before and dx.flags.carray and as_machine_code(xp, (grad, dx)):
-        terms = as_operand(slices, (local.size, -1))
+    if not before and as_machine_code(xp, (grad, dx)) and dx.flags.carray:
+        terms = as_operand(slices, (local.size, math.prod(after)))
         row_kernels.add_rows(terms, local.astype(np.int64), dx.reshape(dx.shape[0], -1))
         return
     add = _add_rows if xp is np else xp.add.at
