@@ -19,8 +19,8 @@ from executor.gpu_acceptance.outcome import Figures, PartFailed
 from strategy.base.files import write_atomic
 
 _STEPS = 6
-_AT_ONCE = 8
-"""Trainings, where there are as many pairs of cores."""
+_AT_ONCE = 2
+"""Trainings, where there are as many pairs of cores: of more than two on one device each takes longer than in turn."""
 _MOST = {"full": 1e-4, "bf16": 2e-3, "fp16": 5e-3}
 _MOST_OF_CODES = 5e-3
 """Of the difference of losses: a code that falls otherwise is an eighth of its figure."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from strategy.base.errors import InputError
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.scratch import DeclareScratch, Scratch
@@ -62,7 +64,9 @@ class Workspace:
         """An uninitialised array of this shape and dtype, in the same memory on every call."""
         found, size = self.arrays.get(name), math.prod(shape)
         if found is None or found.size < size or found.dtype != dtype:
-            found = self.arrays[name] = self.xp.empty(shape, dtype)
+            # Of bytes: CuPy makes no arrays of codes, but views.
+            memory = self.xp.empty(size * np.dtype(dtype).itemsize, "uint8")
+            found = self.arrays[name] = memory.view(dtype).reshape(shape)
         return found if found.shape == tuple(shape) else found.reshape(-1)[:size].reshape(shape)
 
     def constant(self, name: str, shape: Shape, dtype: Any, make: Callable[[], Array]) -> Array:
