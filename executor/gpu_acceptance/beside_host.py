@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ _DECODER: Mapping[str, object] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
-    "hidden_act": "silu",
 }
 _EXPERTS: Mapping[str, Mapping[str, object]] = {
     "mixtral": {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2},
@@ -89,7 +89,8 @@ SMALL_TRAININGS = (
 def beside_host(bench: Bench) -> Figures:
     """Losses of both, and by how much they differ."""
     with folder_of_plans() as folder, ThreadPoolExecutor(_at_once()) as pool:
-        found = list(pool.map(lambda small: _differs(bench, folder, small), SMALL_TRAININGS))
+        folders = [folder / str(number) for number in range(len(SMALL_TRAININGS))]
+        found = list(pool.map(partial(_differs, bench), folders, SMALL_TRAININGS))
     figures = {small.name: one for small, one in zip(SMALL_TRAININGS, found, strict=True)}
     problems = [
         f"{small.name} {one.get('problem') or 'is off by {:.2g}'.format(one['differs'])}"
@@ -107,12 +108,11 @@ def _at_once() -> int:
 
 def _differs(bench: Bench, folder: Path, small: Small) -> dict[str, Any]:
     """Losses of a training on the device and on the host; or what went wrong, which must not hide the others."""
-    inner = folder / small.name.replace(" ", "-")
-    inner.mkdir()
+    folder.mkdir()
     found: dict[str, Any] = {}
     try:
-        model = _model(small.model, inner)
-        plan = make_plan(bench, inner, model, small.degrees, batch=small.batch, precision=small.precision, recipe=CALM)
+        model = _model(small.model, folder)
+        plan = make_plan(bench, folder, model, small.degrees, batch=small.batch, precision=small.precision, recipe=CALM)
         for backend in ("numpy", "cupy"):
             found[backend] = [report["loss"] for report in train(bench, plan, steps=_STEPS, backend=backend)[0]]
     except PartFailed as failure:

@@ -11,9 +11,9 @@ from executor.gpu_acceptance.bench import Bench
 from executor.gpu_acceptance.commands import run_sbplan
 from executor.supervision.heartbeat import Beat, process_state, read_heartbeats
 
-RUNS = Path("runs")
+TRAINING_RUNS = Path("runs")
 """Where `sbplan train` keeps what it tells of a run."""
-_POLL_S = 0.05
+_LOOKS_EVERY_S = 0.05
 
 
 class UnderWay:
@@ -32,7 +32,7 @@ class UnderWay:
 
     def beats(self) -> Sequence[Beat]:
         """The last sign of life of each rank."""
-        for folder in RUNS.glob("train-*"):
+        for folder in TRAINING_RUNS.glob("train-*"):
             beats = read_heartbeats(folder)
             if beats and all(self._is_of_plan(one) for one in beats):
                 return beats
@@ -44,7 +44,7 @@ class UnderWay:
             beats = self.beats()
             if beats and seen(beats):
                 return beats
-            time.sleep(_POLL_S)
+            time.sleep(_LOOKS_EVERY_S)
         return ()
 
     def _is_of_plan(self, beat: Beat) -> bool:

@@ -180,7 +180,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(array_code, "open_kernels", lambda backend: NumpyKernels())
     monkeypatch.setattr(endurance, "SAMPLE_S", 0.01)
     monkeypatch.setattr(killed, "LATE_S", 0.0)
-    monkeypatch.setattr(under_way, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(under_way, "TRAINING_RUNS", tmp_path / "runs")
     monkeypatch.setattr(kernels, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
     monkeypatch.setattr(experts, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
     monkeypatch.setattr(build, "ELEMENTS", {DType.BFLOAT16: ELEMENTS[DType.BFLOAT16]})
