@@ -4,8 +4,8 @@
     rounds 1, 3, 5 ...    all plans train    the calibration is corrected by all odd rounds so far
     rounds 2, 4, 6 ...    all plans train    scored by predictions-2.json, which was stored and hashed before
 
-In a round all plans take turns on the same ranks, some steps each, in a job of its own; steps in which a rank waits for
-a core do not count where there are others. Plans are enumerated, not
+In a round all plans take turns on the same ranks, some steps each, several times over, in a job of its own; steps in
+which a rank waits for a core do not count where there are others. Plans are enumerated, not
 chosen: every family of signatures with every number of micro-batches, pipelines under several schedules. The one that
 is predicted fastest before any even round stands for what a search would choose.
 
@@ -120,6 +120,7 @@ def run_predictions(
     folder: Path,
     *,
     rounds: int,
+    blocks: int,
     steps: int,
     micro_batches: Sequence[int],
     progress: Progress,
@@ -132,7 +133,8 @@ def run_predictions(
         ranks: of this machine.
         folder: for everything that is made.
         rounds: two for each prediction.
-        steps: of a plan in a round.
+        blocks: turns of a plan in a round: the machine's pace wanders, so that one turn is of one moment.
+        steps: of a plan in a turn.
         micro_batches: numbers of them that plans have.
         progress: is told what goes on.
         off: the measured prices of acts are multiplied by this before anything is predicted.
@@ -163,7 +165,9 @@ def run_predictions(
             stored.append(store(counted, predicted[-1], calibration, number, folder))
             progress(f"round {number}: predictions stored, SHA-256 {stored[-1].sha256}")
         contenders = [Contender(one.name, one.plan) for one in (counted if counts else plans)]
-        (scored if counts else fitted).append(timed(contenders, ranks, here, blocks=1, steps=steps, progress=progress))
+        (scored if counts else fitted).append(
+            timed(contenders, ranks, here, blocks=blocks, steps=steps, progress=progress)
+        )
     names = {one.name for one in counted}
     own = [[one for one in ran if one.name in names] for ran in fitted]
     return ScoredPlans(tuple(_scores(counted, predicted, own, scored)), tuple(stored))

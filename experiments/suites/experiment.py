@@ -94,6 +94,7 @@ class PredictionExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_
     """Enumerated plans on ranks of this machine: predictions stored before the rounds that they are scored on.
 
     Attributes:
+        blocks: turns of a plan in a round, of `steps` each.
         off: by this factor the prices are wrong that refinement begins with.
         held_out: whether the plans that are scored are others than those that prices are fitted to.
     """
@@ -101,7 +102,8 @@ class PredictionExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_
     name: Text
     ranks: Annotated[int, Meta(ge=2)] = 2
     rounds: Annotated[int, Meta(ge=2, multiple_of=2)] = 8
-    steps: Annotated[int, Meta(ge=3)] = 9
+    blocks: Count = 4
+    steps: Annotated[int, Meta(ge=3)] = 3
     micro_batches: tuple[Count, ...] = (1, 2, 4, 8)
     off: Annotated[float, Meta(gt=0)] = 1.0
     held_out: bool = False

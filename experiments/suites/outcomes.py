@@ -175,7 +175,7 @@ def _predictions(experiment: PredictionExperiment, folder: Path) -> Summary:
     from experiments.loop.predictions import document, run_predictions
 
     found = run_predictions(
-        experiment.ranks, folder, rounds=experiment.rounds, steps=experiment.steps,
+        experiment.ranks, folder, rounds=experiment.rounds, blocks=experiment.blocks, steps=experiment.steps,
         micro_batches=experiment.micro_batches, off=experiment.off, held_out=experiment.held_out, progress=_quiet,
     )  # fmt: skip
     return document(found)

@@ -121,7 +121,7 @@ def scored_by(
     monkeypatch.setattr(predictions, "request_on", request_on)
     monkeypatch.setattr(predictions, "local_cluster", cluster)
     monkeypatch.setattr(predictions, "timed", machine.timed)
-    counts = {"steps": 4, "micro_batches": (2,), **otherwise}
+    counts = {"blocks": 1, "steps": 4, "micro_batches": (2,), **otherwise}
     found = run_predictions(2, folder, rounds=rounds, progress=lambda _: None, **counts)  # type: ignore[arg-type]
     return found, machine
 
@@ -210,4 +210,4 @@ def test_without_noise_every_figure_is_sure() -> None:
 
 def test_rounds_come_in_pairs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="an even number"):
-        run_predictions(2, tmp_path, rounds=3, steps=3, micro_batches=(1,), progress=lambda _: None)
+        run_predictions(2, tmp_path, rounds=3, blocks=1, steps=3, micro_batches=(1,), progress=lambda _: None)
