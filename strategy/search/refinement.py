@@ -73,6 +73,9 @@ WORKERS = 1
 """Processes beside this one, if there are processors."""
 PROMISING = 2
 """So many boxes that promise most are asked for layouts side by side."""
+UNLIKE = 1.15
+"""By this factor the second of them may promise less than the first if it is of the other kind, with a pipeline or
+without, of which nothing is known to fit: what promises are worth is not the same for both."""
 BESIDE = 2.0
 """By this part of what is asked for the box that promises most, more is asked for those that are bounded least."""
 ALONE_EFFORT = 3.0
@@ -256,6 +259,8 @@ class Refinement:
             likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns and box not in taken]
             likely = [box for box in likely if box.level or box.axes not in axes]
             promising = self.prospects.most_promising(likely, None if found else self.promising)
+            if found and promising is not None:
+                promising = self._unlike(found[0][0], likely) or promising
             if promising is not None and promising.promise[1] >= self.best_ns:
                 # Nothing better is expected: first of all the bounds are raised.
                 promising = None if found or any(box.level < EXHAUSTED for box in left) else promising
@@ -265,6 +270,16 @@ class Refinement:
                 break
             self._add_question(found, promising, most_ns, promises=True)
         return found
+
+    def _unlike(self, first: Box, likely: list[Box]) -> Box | None:
+        """What promises most of those with a pipeline, if `first` has none, or without; None where that is no use."""
+        fitting = self.known.fitting(self.request)
+        is_piped = first.config.pp > 1
+        if any((one.found.config.pp > 1) is not is_piped for one in fitting):
+            return None
+        found = self.prospects.most_promising([box for box in likely if (box.config.pp > 1) is not is_piped])
+        near_ns = min(self.best_ns, UNLIKE * first.promise[1])
+        return found if found is not None and found.promise[1] < near_ns else None
 
     def _beside(self, left: list[Box], first: list[tuple[Box, Question]], most_ns: float) -> list[tuple[Box, Question]]:
         """About as much for the boxes that are bounded least."""
