@@ -35,6 +35,8 @@ WARM_UP_STEPS = 1
 """Steps at the start of every block that are not counted: the caches still hold another plan's tensors."""
 UNDISTURBED = 0.02
 """Of a step, how long a rank may wait for a core where the step counts as the plan's own."""
+LEARNING_RATE = 1e-3
+"""At three times that the loss leaps on some texts, and what plans round otherwise grows with it."""
 
 Progress = Callable[[str], None]
 
@@ -72,7 +74,8 @@ class Contender:
 
 def request_on(cluster: Cluster, cost: CostModel) -> Request:
     """A search for a plan of the small model on this machine's ranks."""
-    return Request(MODEL, find_model(MODEL), Training(global_batch(cluster.devices)), cost, cluster.device.memory_bytes)
+    training = Training(global_batch(cluster.devices), lr=LEARNING_RATE)
+    return Request(MODEL, find_model(MODEL), training, cost, cluster.device.memory_bytes)
 
 
 def global_batch(ranks: int) -> int:
