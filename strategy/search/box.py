@@ -19,6 +19,8 @@ EXHAUSTED = 24
 
 FAR_FROM_FITTING, FAR_STEP = 1.25, 2
 """What holds more than so much of the memory is far from fitting: the next proposal skips a step."""
+LIGHTER, HARDEST = 0.005, 6.0
+"""By this part less is held by what is any lighter; and so hard bytes weigh where little else does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +48,7 @@ class Box:
         harder: how hard bytes weigh in the next proposal, see `Prospects.likely_to_fit`.
         too_light: how hard they did where the fastest did not fit, the most of all, and the nanoseconds of that.
         enough: how hard they did where it did, the least of all.
+        lightest: the part of the memory that its lightest proposal is likely to hold, if there is one.
         crowding: by schedule, bytes that its proposals held beside those that bounds count.
         promise: what it is thought to take, beside what that was found with.
         axes: what a template without data axis depends on, recomputing aside.
@@ -70,6 +73,7 @@ class Box:
     harder: float = 0.0
     too_light: tuple[float, float] | None = None
     enough: float = math.inf
+    lightest: float = math.inf
     crowding: dict[Schedule, float] = field(default_factory=dict)
     promise: tuple[object, float] = (None, 0.0)
     axes: tuple[object, ...] = field(init=False)
@@ -120,9 +124,23 @@ class Box:
             self.harder = min(self.harder + step, (self.harder + self.enough) / 2)
         return False
 
+    def is_lightest(self, held: float) -> bool:
+        """Whether a proposal, made though lighter ones were wanted, says that there are hardly any.
+
+        One that is no lighter than those before lets bytes weigh so much more that the next one is as light as can be.
+        """
+        is_lighter = held < (1 - LIGHTER) * self.lightest
+        self.lightest = min(self.lightest, held)
+        if is_lighter:
+            return False
+        is_last = self.harder >= HARDEST
+        self.harder = max(self.harder, HARDEST)
+        return is_last
+
     def weigh_anew(self) -> None:
         """Propose again, from the start."""
         self.is_proposed, self.tries, self.harder, self.too_light, self.enough = False, 0, 0.0, None, math.inf
+        self.lightest = math.inf
 
     def close(self, why: TemplateCut | None = None) -> None:
         """Nothing is legal."""

@@ -50,7 +50,8 @@ ALL_SAVED, AGAIN_SAVED, FULL_SAVED = 2.5, 1.2, 1.05
 """By these factors more is saved for the backward pass, as a rule of thumb, than has to be where several ranks share
 samples: where what was gathered is kept, where memory-bound ops are done again, and where whole layers are."""
 ROUGH = 1.15
-"""By this factor more may be held by these rules of thumb than there is, before a box is thought to be too full."""
+"""By this factor more may be held by these rules of thumb than there is, before a box is thought to be too full: until
+proposals that do not fit have shown what the rules are worth."""
 OUTSIDE_HELD = 2.0
 """Times what is saved outside of layers that is there at once, with its gradients."""
 SUMS_OF_LAYER, SUMS_AGAIN = 4, 6
@@ -80,6 +81,9 @@ class Prospects:
         self.are_axes_shared = request.cost.is_faster_inside()
         self.crowding: dict[Schedule, float] = {}
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
+        self.rough = ROUGH
+        self.seen_rough: dict[object, float] = {}
+        """By what decides on memory, what rules of thumb hold of it over what its lightest proposal does."""
         self.of_experts = _share_of_experts(work.graph(Recompute.NONE))
         self.rows_of_experts, self.experts_per_choice = _rows_of_experts(work.graph(Recompute.NONE))
         self.saved_outside = _saved_outside(work.graph(Recompute.NONE))
@@ -175,10 +179,20 @@ class Prospects:
             box.layouts.append(way)
         box.tries += 1
         is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
+        if math.isfinite(lightest) and math.isinf(self.best_ns):
+            self._learn_rough(box.config, lightest)
+            is_last |= box.is_lightest(lightest)
         if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
             self.too_many[_of_memory(box.config)] = box.config.micro_batch
         is_settled = math.isfinite(least_ns) and box.weigh(least_ns, fitting_ns, lightest, SETTLED)
         box.is_proposed |= is_last or math.isinf(least_ns) or is_settled
+
+    def _learn_rough(self, config: PlanConfig, lightest: float) -> None:
+        """The lightest proposal of a box holds this part of the memory: that says what the rules of thumb are worth."""
+        key = _of_memory(config), config.micro_batch
+        roughly = self._roughly_held(config) / self.request.memory_limit_bytes
+        self.seen_rough[key] = max(self.seen_rough.get(key, 0.0), roughly / lightest)
+        self.rough = float(np.exp(np.mean(np.log(list(self.seen_rough.values())))))
 
     def _propose_mixed(self, box: Box, *ways: Proposed) -> float:
         """Add what is laid out in two ways, where that is faster than what is known; the least that this takes."""
@@ -233,7 +247,7 @@ class Prospects:
         """
         too_many = self.too_many.get(_of_memory(box.configs[0]), math.inf) <= box.configs[0].micro_batch
         across = self._across(box.configs[0])
-        state: object = too_many, across, box.bound_ns
+        state: object = too_many, across, box.bound_ns, self.rough
         if box.within is not None:
             by_schedule = {config.schedule: config for config in box.configs}
             state = state, box.within.count, tuple(self._crowding(box, one) for one in by_schedule.values())
@@ -261,6 +275,24 @@ class Prospects:
         """By a rule of thumb."""
         request, config, cluster = self.request, box.config, self.request.cost.cluster
         inside = cluster.devices_per_node
+        least = self.work.seconds(config)
+        uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
+        computed_ns = (box.bound_ns if box.level else box.least_work_ns) + uneven_ns
+        if config.tp > inside or not box.level or not self.are_axes_shared:  # else bounds count what layers send
+            layer_ns = self._sent_ns(config) + self._dispatched_ns(config)
+            computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
+        crowded = max(1.0, self._roughly_held(config) / (self.rough * request.memory_limit_bytes)) ** 2
+        hides = Overlap.of(cluster).allowed
+        exchange_ns = (
+            self.forms.exchange_ns(self.forms.timed(config)) if box.counts_exchanges else self._exchange_ns(config)
+        )
+        exchanged_ns = exchange_ns * config.num_micro_batches / config.pp
+        least_ns = max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns
+        return max(crowded * least_ns, box.bound_ns)
+
+    def _roughly_held(self, config: PlanConfig) -> float:
+        """Bytes of a device, by a rule of thumb."""
+        request = self.request
         whole = request.model.parameters / (config.tp * config.pp)
         parameters = whole * (1 - self.of_experts + self.of_experts / config.ep)
         static = 7 * parameters + 12 * whole / config.shards if config.zero_stage < 3 else 18 * whole / config.shards
@@ -272,21 +304,7 @@ class Prospects:
         layer = parameters * config.pp / request.model.layers
         passing = (GATHERED_HELD if config.zero_stage == 3 else GRADIENT_HELD) * layer
         passing += ROWS_HELD * self._most_rows(config)
-        held = static + max(more * saved * in_flight + passing, more * saved + behind)
-        least = self.work.seconds(config)
-        uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
-        computed_ns = (box.bound_ns if box.level else box.least_work_ns) + uneven_ns
-        if config.tp > inside or not box.level or not self.are_axes_shared:  # else bounds count what layers send
-            layer_ns = self._sent_ns(config) + self._dispatched_ns(config)
-            computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
-        crowded = max(1.0, held / (ROUGH * request.memory_limit_bytes)) ** 2
-        hides = Overlap.of(cluster).allowed
-        exchange_ns = (
-            self.forms.exchange_ns(self.forms.timed(config)) if box.counts_exchanges else self._exchange_ns(config)
-        )
-        exchanged_ns = exchange_ns * config.num_micro_batches / config.pp
-        least_ns = max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns
-        return max(crowded * least_ns, box.bound_ns)
+        return static + max(more * saved * in_flight + passing, more * saved + behind)
 
     def _sent_ns(self, config: PlanConfig) -> float:
         """What a layer adds up along the tensor axis for a micro-batch, by Megatron's rule."""

@@ -234,7 +234,7 @@ class Refinement:
 
     def go_on(self, budget: Budget, *, near: float = 0.0) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
-        self.budget, self.hurries = budget, not self.known.proposals
+        self.budget, self.hurries = budget, not self.known.fitting(self.request)
         self.prospects.costly = COSTLY_IN_A_HURRY if self.hurries else COSTLY
         with self._whole():
             self._ask_anew()
@@ -311,7 +311,7 @@ class Refinement:
 
     def _question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
         """What to ask next for a box; None where what is known was enough to raise its bound."""
-        if promises and self.hurries and not self.known.proposals:
+        if promises and self.hurries and not self.known.fitting(self.request):
             self._skip_to_layouts(box, most_ns)
         before_ns = box.bound_ns
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:

@@ -12,7 +12,7 @@ import numpy as np
 from strategy.bounds.point import SIZE
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.search.box import Box
+from strategy.search.box import HARDEST, LIGHTER, Box
 from strategy.search.template.outer_approximation import Bound, DualPrices
 
 CONFIG = PlanConfig(1, 1, 1, 1, 1, Schedule.ONE_F_ONE_B)
@@ -96,3 +96,15 @@ def test_proposals_begin_anew() -> None:
     box = Box((CONFIG,), [1.0], tries=3, harder=2.0, too_light=(1.0, 30.0), enough=2.0, is_proposed=True)
     box.weigh_anew()
     assert (box.tries, box.harder, box.too_light, box.enough, box.is_proposed) == (0, 0.0, None, math.inf, False)
+
+
+def test_proposals_that_become_no_lighter_are_given_up_after_one_where_little_else_counts() -> None:
+    box = Box((CONFIG,), [1.0])
+    assert not box.is_lightest(1.6)
+    assert not box.is_lightest((1 - 2 * LIGHTER) * 1.6)
+    assert box.harder == 0.0, "lighter ones have come"
+    assert not box.is_lightest(1.6)
+    assert box.harder == HARDEST
+    assert box.is_lightest(1.6)
+    box.weigh_anew()
+    assert not box.is_lightest(1.6), "plans have shown something else"

@@ -89,3 +89,15 @@ def test_until_something_of_both_kinds_fits_one_box_has_a_pipeline_and_one_has_n
     found.known = cast("SearchState", SimpleNamespace(fitting=lambda request: [fitting]))
     assert found._unlike(piped[0], found.boxes) is None, "something without a pipeline fits"
     assert found._unlike(flat[0], found.boxes) is piped[0]
+
+
+def test_what_does_not_fit_shows_what_rules_of_thumb_are_worth() -> None:
+    found = refinement(tp=1, micro_batch=4)
+    prospects, box = found.prospects, next(box for box in found.boxes if box.config.recompute is Recompute.FULL)
+    held = prospects._roughly_held(box.config)
+    prospects.request = replace(prospects.request, memory_limit_bytes=int(held / prospects.rough))
+    unlearned_ns = prospects._guess_ns(box)
+    prospects._learn_rough(box.config, 2 * held / prospects.request.memory_limit_bytes)
+    prospects._learn_rough(box.config, 3 * held / prospects.request.memory_limit_bytes)  # a heavier one says nothing
+    assert math.isclose(prospects.rough, 0.5)
+    assert prospects._guess_ns(box) > 2 * unlearned_ns, "it is thought to be too full"
