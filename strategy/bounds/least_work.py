@@ -221,7 +221,8 @@ class LeastWork:
 
     def has_unlike_layers(self, config: PlanConfig) -> bool:
         """Whether what layers take is told of each, for they are not alike."""
-        return any(item.layer is not None for item in self._items_of(_key(config)[0]))
+        is_short = shortened(self.model) is not None
+        return not is_short and any(item.layer is not None for item in self._items_of(_key(config)[0]))
 
     def look_up(self, configs: Iterable[PlanConfig]) -> None:
         """Find what the products of configurations take, all at once: asked for one by one it takes long."""

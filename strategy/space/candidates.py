@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from strategy.base.errors import InputError
 from strategy.cost.cost import op_features
@@ -83,6 +84,14 @@ def expressible(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     forms: dict[object, tuple[Form, ...]] = {}
     orders, of_node = _orders(request), _of_node(request)
     offloads = {kind: offloads_of(request, kind) for kind in _recomputes(request)}
+    pinned: dict[str, Any] = {
+        "recompute_values": pins.recompute_values,
+        "offload_values": pins.offload_values,
+        "tiles": pins.tiles or 1,
+        "tiled": pins.tiled,
+        "zero_owner": pins.zero_owner,
+        "zero_min_size": pins.zero_min_size or SMALLEST_SHARED,
+    }
     degrees = (
         replace(shared, strides=strides)
         for one in degrees_of(request, context_degrees(request))
@@ -100,8 +109,8 @@ def expressible(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
             forms[shape] = tuple(_forms(request, plain))
         for saving in itertools.product(_recomputes(request), _zero_stages(request, plain)):
             for offload in offloads[saving[0]]:
-                one = replace(plain, recompute=saving[0], zero_stage=saving[1], offload=offload)
-                schedules = tuple(_scheduled(request, one, forms[shape]))
+                one = replace(plain, recompute=saving[0], zero_stage=saving[1], offload=offload, **pinned)
+                schedules = tuple(_scheduled(one, forms[shape]))
                 if trainer is not None:
                     schedules = tuple(config for config in schedules if trainer.says(request.model, config))
                 key = plain.pp, one.recompute, offload
@@ -214,18 +223,8 @@ def _zero_stages(request: Request, config: PlanConfig) -> tuple[int, ...]:
     return (0, 3) if config.num_micro_batches > 1 or stand_in(request) else (0, 2, 3)
 
 
-def _scheduled(request: Request, config: PlanConfig, forms: Sequence[Form]) -> Iterator[PlanConfig]:
+def _scheduled(config: PlanConfig, forms: Sequence[Form]) -> Iterator[PlanConfig]:
     """The configuration under every schedule that there is for it; without a pipeline they are all one."""
-    pins = request.pins
-    config = replace(
-        config,
-        recompute_values=pins.recompute_values,
-        offload_values=pins.offload_values,
-        tiles=pins.tiles or 1,
-        tiled=pins.tiled,
-        zero_owner=pins.zero_owner,
-        zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
-    )
     for schedule, laps, runs in forms:
         is_plain = (schedule, laps, runs) == (config.schedule, config.virtual_stages, config.runs)
         yield config if is_plain else config.in_form(schedule, laps, runs)
