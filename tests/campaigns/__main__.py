@@ -21,16 +21,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--base", metavar="COMMIT", help="mutants: what the tests of a commit catch must be caught")
     parser.add_argument("--quick", action="store_true", help="mutants: ask the tests of `make quick` alone")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="mutants: where copies and what was recorded stay")
     parser.add_argument("--seconds", type=float, metavar="S", help="soak: how long it trains (default 300)")
     parser.add_argument("--json", action="store_true", help="nothing but the JSON line on stdout")
     args = parser.parse_args(arguments)
-    if args.base is not None and args.name != "mutants":
-        parser.error(f"--base is of mutants alone (got {args.name})")
-    if args.quick and args.name != "mutants":
-        parser.error(f"--quick is of mutants alone (got {args.name})")
+    for flag, value in {"base": args.base, "quick": args.quick or None, "keep": args.keep}.items():
+        if value is not None and args.name != "mutants":
+            parser.error(f"--{flag} is of mutants alone (got {args.name})")
     if args.seconds is not None and args.name != "soak":
         parser.error(f"--seconds is of soak alone (got {args.name})")
-    given = {"base": args.base, "quick": args.quick or None, "seconds": args.seconds}
+    given = {"base": args.base, "quick": args.quick or None, "keep": args.keep, "seconds": args.seconds}
     options = {name: value for name, value in given.items() if value is not None}
     start = time.monotonic()
     outcome = importlib.import_module(f"tests.campaigns.{args.name.replace('-', '_')}").run(

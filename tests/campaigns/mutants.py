@@ -1,13 +1,14 @@
 """Mutants of the source: one expression changed, and some test must fail, half of the time one of `make quick`.
 
-    python -m tests.campaigns mutants --cases 60 --seed 0 [--base COMMIT] [--quick]
+    python -m tests.campaigns mutants --cases 60 --seed 0 [--base COMMIT] [--quick] [--keep FOLDER]
 
 A copy of the tree is mutated, never the tree. A mutant is put to those tests alone that run its line: first to those
 of `make quick`, then to those that mirror the rooms that mutants are drawn from, then to the others; in each of these
 rings the shortest first, up to `MOST_S` of them. Which tests of a ring run a line is recorded by one run of them under
 coverage, once the first mutant gets as far. A test that fails without the mutant as well says nothing. With `--base`,
 mutants are of functions that an older commit has, too, and what is not caught is put to its tests: they must not catch
-it. With `--quick`, the tests of `make quick` alone are recorded and asked, in a tenth of the time.
+it. With `--quick`, the tests of `make quick` alone are recorded and asked, in a tenth of the time. With `--keep`, the
+copies and what was recorded stay in a folder, where a later run goes on with them.
 """
 
 from __future__ import annotations
@@ -117,19 +118,27 @@ class Tree:
     def reach(self, ring: Ring) -> Reach:
         """Which tests of a ring run a line; remembered."""
         if ring not in self.reached:
-            self.reached[ring] = self._record([*ring.places, *(f"--ignore={place}" for place in ring.but)])
+            held, times = (self.root / f"reach-{ring.name}.{kind}" for kind in ("coverage", "times"))
+            if not times.exists():
+                self._record([*ring.places, *(f"--ignore={place}" for place in ring.but)], held)
+                (self.root / TIMES).replace(times)  # last: what has times was recorded whole
+            self.reached[ring] = self._recorded(held, times)
         return self.reached[ring]
 
-    def _record(self, tests: Sequence[str]) -> Reach:
+    def _record(self, tests: Sequence[str], held: Path) -> None:
         """Run tests under coverage."""
-        held, times = self.root / "reach.coverage", self.root / TIMES
+        times = self.root / TIMES
         times.unlink(missing_ok=True)
         include = ",".join(str(self.root / pattern).replace("**/", "") for room in ROOMS for pattern in room)
         command = ["coverage", "run", f"--data-file={held}", f"--include={include}", "-m", "pytest", "-p", "reach"]
-        command += ["-q", "-p", "no:xdist", "-m", "not slow and not mpi and not long", *tests]
+        # an older tree may not know all of these marks
+        command += ["-q", "-p", "no:xdist", "-o", "addopts=--import-mode=importlib"]
+        command += ["-m", "not slow and not mpi and not long", *tests]
         subprocess.run(
             [sys.executable, "-m", *command], cwd=self.root, env=self._environment(), capture_output=True, check=False
         )
+
+    def _recorded(self, held: Path, times: Path) -> Reach:
         seconds: dict[str, float] = defaultdict(float)
         for line in times.read_text(encoding="utf-8").splitlines():
             test, duration_s, passed = json.loads(line)
@@ -250,22 +259,22 @@ def _of_function(root: Path, path: str, function: str) -> list[Mutant]:
     return [mutant for mutant in held if mutant.function == function]
 
 
-def run(cases: int, seed: int, base: str | None = None, *, quick: bool = False) -> Outcome:
+def run(cases: int, seed: int, base: str | None = None, *, quick: bool = False, keep: Path | None = None) -> Outcome:
     """Put `cases` mutants to the tests; with `base`, those alone that these or the tests of that commit catch.
 
     With `quick`, all that is asked is how many the tests of `make quick` catch.
     """
     outcome = Outcome({name: share for name, share in QUOTAS.items() if not quick or name == "caught by make quick"})
-    rings = rings_of(ROOT)[: 1 if quick else None]
-    with tempfile.TemporaryDirectory() as folder, older_tree(base, Path(folder) / "old") as old_root:
-        tree, number, seen = copied(ROOT, Path(folder) / "new"), seed, set[Mutant]()
+    with _folder(keep) as folder, older_tree(base, folder / "old") as old_root:
+        tree, number, seen = copied(ROOT, folder / "new"), seed, set[Mutant]()
+        rings = rings_of(tree.root)[: 1 if quick else None]
         old = None if old_root is None else Tree(old_root)
         while outcome.cases < cases:
-            mutant = drawn(ROOT, ROOMS, number)
+            mutant = drawn(tree.root, ROOMS, number)
             options = [f" --base {base}"] * bool(base) + [" --quick"] * quick
             again = f"python -m tests.campaigns mutants --cases 1 --seed {number}" + "".join(options)
             number += 1
-            older = None if old is None else twin(mutant, ROOT, old.root)
+            older = None if old is None else twin(mutant, tree.root, old.root)
             if mutant in seen or mutant.change in EQUIVALENT or (old is not None and older is None):
                 continue
             seen.add(mutant)
@@ -328,8 +337,21 @@ def quick_files(root: Path) -> tuple[str, ...]:
     return tuple(listed.split())
 
 
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """Where the copies lie: a folder that is kept, or one for this run alone."""
+    if keep is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+    else:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.absolute()
+
+
 def copied(root: Path, to: Path) -> Tree:
-    """A copy of a tree with its compiled code, and nothing that is not its own."""
+    """A copy of a tree with its compiled code, and nothing that is not its own; or what was copied before."""
+    if to.exists():
+        return Tree(to)
     to.mkdir()
     for name in PACKAGES:
         shutil.copytree(root / name, to / name)
@@ -342,12 +364,11 @@ def copied(root: Path, to: Path) -> Tree:
 
 @contextmanager
 def older_tree(base: str | None, to: Path) -> Iterator[Path | None]:
-    """A tree of a commit, while it is needed."""
-    if base is None:
-        yield None
+    """A tree of a commit, while it is needed; or what was made of it before."""
+    if base is None or to.exists():
+        yield None if base is None else to
         return
     subprocess.run(["git", "worktree", "add", "--detach", "--quiet", to, base], cwd=ROOT, check=True)
-    try:
-        yield to
-    finally:
-        subprocess.run(["git", "worktree", "remove", "--force", to], cwd=ROOT, check=True)
+    (to / ".git").unlink()
+    subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
+    yield to
