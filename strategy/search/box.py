@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from strategy.bounds.closed_forms import on_axes
+from strategy.bounds.closed_forms import exchanging, on_axes
 from strategy.bounds.point import FloatArray
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
@@ -52,6 +52,7 @@ class Box:
         crowding: by schedule, bytes that its proposals held beside those that bounds count.
         promise: what it is thought to take, beside what that was found with.
         axes: what a template without data axis depends on, recomputing aside.
+        exchanging: what decides on that which goes on beside layers.
     """
 
     configs: tuple[PlanConfig, ...]
@@ -77,9 +78,11 @@ class Box:
     crowding: dict[Schedule, float] = field(default_factory=dict)
     promise: tuple[object, float] = (None, 0.0)
     axes: tuple[object, ...] = field(init=False)
+    exchanging: object = field(init=False)
 
     def __post_init__(self) -> None:
-        self.axes, self.least_work_ns = on_axes(self.configs[0]), min(self.bounds_ns)
+        self.axes, self.exchanging = on_axes(self.configs[0]), exchanging(self.configs[0])
+        self.least_work_ns = min(self.bounds_ns)
 
     @property
     def bound_ns(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from strategy.bounds.closed_forms import ClosedForms, exchanging
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import PARTS, FloatArray, time_at
@@ -58,9 +58,8 @@ class SharedCuts:
 
     def count_exchanges(self, boxes: Sequence[Box], box: Box) -> None:
         """Bound what exchanges the same as a box by what is known of its layers, with what goes on beside these."""
-        of = exchanging(box.configs[0])
         others = (other for other in boxes if other.level < 2 and not other.counts_exchanges)
-        self._count_exchanges([other for other in others if exchanging(other.configs[0]) == of])
+        self._count_exchanges([other for other in others if other.exchanging == box.exchanging])
 
     def _count_exchanges(self, boxes: Sequence[Box]) -> None:
         self._bound(boxes, exchanges=True)
