@@ -135,8 +135,8 @@ def _searched(
         if not plans:
             raise
     if not plans:
-        if known.unplanned is not None:
-            raise known.unplanned
+        if known.unplanned and not last.is_over():  # nothing else is left
+            raise next(iter(known.unplanned.values()))
         if not known.complete and budget.is_over():
             raise OutOfTimeError(
                 "no plan was found in time; raise the time limit (--time-limit), or leave less open (--pin)"
@@ -228,7 +228,7 @@ def _plans(
                 if not known.fits(request, one):  # others of its configuration may hold less
                     known.tried.pop(one.found.config, None)
             elif isinstance(found, PlanError):  # too large to be lowered: others may be smaller
-                known.unplanned = found
+                known.unplanned[one.found.config] = found
             else:
                 raise found
         known.pace = max(known.pace, (time.monotonic() - begin) / max(_planning_s(request, one) for one in chosen))
@@ -273,7 +273,8 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
 
 def _none_found(request: Request, known: SearchState) -> OutOfTimeError:
     """Some configuration may fit, by all that is certain, but no layout of it was found that does."""
-    needed = min((known.margin(one.found.config) * max(one.found.peak_bytes) for one in known.proposals), default=None)
+    tried = (one for one in known.proposals if one.found.config not in known.unplanned)
+    needed = min((known.margin(one.found.config) * max(one.found.peak_bytes) for one in tried), default=None)
     nearest = "" if needed is None else f"; the nearest holds about {format_bytes(needed)}"
     limit = format_bytes(request.memory_limit_bytes)
     tokens = request.model.tokens_per_sample

@@ -67,8 +67,8 @@ class SearchState:
     """Memory as it was laid out over the sum of its parts, where plans have shown it: the most of those alike."""
     refused: bool = False
     """Whether some plan did not fit though it was likely to."""
-    unplanned: PlanError | None = None
-    """Why there is no plan of some proposal, its memory aside."""
+    unplanned: dict[PlanConfig, PlanError] = field(default_factory=dict)
+    """Configurations of which there is no plan, whatever their memory, and why."""
     complete: bool = True
     tried: dict[PlanConfig, float] = field(default_factory=dict)
     """Of which there are plans, or which do not fit as they are laid out: the nanoseconds that were proposed."""
@@ -115,8 +115,8 @@ class SearchState:
         return list(found.values())
 
     def fits(self, request: Request, one: LayoutProposal, *, spare: float = 0.0) -> bool:
-        """Whether it is likely to, and to leave such a share of the device's memory free."""
+        """Whether it is likely to, and to leave such a share of the device's memory free; and can be planned."""
         margin, there = self.margin(one.found.config), host_memory_bytes(request.cost.cluster)
         limits = request.memory_limits(one.found.config)
         held = all(margin * peak <= (1 - spare) * most for peak, most in zip(one.found.peak_bytes, limits, strict=True))
-        return held and max(one.found.host_bytes) <= there
+        return held and max(one.found.host_bytes) <= there and one.found.config not in self.unplanned

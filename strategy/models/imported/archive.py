@@ -59,10 +59,14 @@ def open_archive(path: Path) -> Archive:
     """The entries of a zip file.
 
     Raises:
-        InputError: it cannot be read, is no zip file, names an entry twice or one outside of it, or has too many.
+        InputError: it cannot be read, is no zip file, names an entry twice, not at all or outside of it, or has too
+            many.
     """
     with _opened(path) as file:
-        entries = [info for info in file.infolist() if not info.is_dir()]
+        listed = file.infolist()
+    if not all(info.filename for info in listed):
+        raise InputError("the archive has an entry without a name", where=str(path))
+    entries = [info for info in listed if not info.is_dir()]
     if len(entries) > MOST_ENTRIES:
         raise InputError("too many entries", where=str(path), got=len(entries), expected=f"at most {MOST_ENTRIES}")
     names = [info.filename for info in entries]

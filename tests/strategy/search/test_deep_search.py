@@ -8,12 +8,13 @@ import random
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from experiments.planning.config_text import degrees
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
+from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, PlanError
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
@@ -29,7 +30,7 @@ from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.plan.plan import plan_text
+from strategy.plan.plan import Plan, plan_text
 from strategy.plan.replayed_bound import replayed_bound
 from strategy.plan.verify import verify
 from strategy.search import deep_search as module
@@ -78,6 +79,26 @@ def test_the_answer_is_a_legal_plan_and_says_so(answer: SearchResult) -> None:
     assert 0 < claims.lower_bound_s <= claims.objective_s
     assert max(claims.peak_memory_bytes) <= claims.memory_limit_bytes
     assert all(time_s >= claims.step_time_s for _, time_s in answer.runners_up)
+
+
+def test_what_cannot_be_planned_leaves_others_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, refused = module._plan, set[PlanConfig]()
+
+    def plan(request: Request, one: LayoutProposal, *rest: Any) -> Plan:
+        refused.update([] if refused else [one.found.config])
+        if one.found.config in refused:
+            raise PlanError("too large")
+        return real(request, one, *rest)
+
+    monkeypatch.setattr(module, "_plan", plan)
+    assert found_with(asked(pins=ANSWERED)).plan.config.in_space not in refused
+
+    def none(*_: Any) -> Plan:
+        raise PlanError("too large")
+
+    monkeypatch.setattr(module, "_plan", none)
+    with pytest.raises(PlanError, match="too large"):
+        found_with(asked(pins=replace(ANSWERED, schedule=Schedule.ONE_F_ONE_B, zero_stage=0)))
 
 
 @pytest.mark.long

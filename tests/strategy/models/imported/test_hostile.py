@@ -102,6 +102,8 @@ def test_archives_that_are_none_or_lead_elsewhere(tmp_path: Path) -> None:
         archive_of(tmp_path / "twice.pt2", **{"qwen/archive_format": b"pt2"})
     with zipfile.ZipFile(tmp_path / "bomb.pt2", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bomb:
         bomb.writestr("m/models/model.json", bytes(300 * 2**20))
+    with zipfile.ZipFile(tmp_path / "nameless.pt2", "w") as nameless:
+        nameless.writestr(zipfile.ZipInfo(""), b"x")
     with zipfile.ZipFile(tmp_path / "other.pt2", "w") as other:
         other.writestr("data.pkl", b"\x80\x02.")
     wanted = {
@@ -111,6 +113,7 @@ def test_archives_that_are_none_or_lead_elsewhere(tmp_path: Path) -> None:
         "outside.pt2": "an entry is outside of the archive .got '../../etc/passwd'",
         "twice.pt2": "the archive has an entry twice",
         "bomb.pt2": "too large",
+        "nameless.pt2": "the archive has an entry without a name",
         "other.pt2": "not a torch.export file",
         "nowhere.pt2": "no such file",
     }
