@@ -109,6 +109,7 @@ def lower_priced(
     """
     graph, layout, pipeline, cost = priced.graph, priced.layout, priced.pipeline, priced.cost
     exchanged = in_buckets(priced)
+    budget.check()
     arrangement, features = exchanged.arrangement, exchanged.features
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
     folded = None

@@ -64,7 +64,7 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
         stacked, height = _stacked(occupancy, rank)
         key = _shape(occupancy, rank, stacked)
         if key not in known:
-            offsets = _offsets(occupancy, rank, stacked)
+            offsets = _offsets(occupancy, rank, stacked, budget)
             blocks = (range(0 if registers[i].initial or i in stacked else registers[i].blocks) for i in mine)
             known[key] = [tuple(offsets[i, block] for block in found) for i, found in zip(mine, blocks, strict=True)]
         for register, above in zip(mine, known[key], strict=True):
@@ -146,11 +146,12 @@ def _spans(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[Span]:
     return [Span(occupant.lives, aligned(nbytes[occupant.blocks[0][0]])) for occupant in occupants]
 
 
-def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int]) -> dict[Block, int]:
+def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int], budget: Budget) -> dict[Block, int]:
     """Block -> where it begins, of what is neither state nor stacked on one rank."""
     found: dict[Block, int] = {}
     occupants = [occupant for occupant in occupancy.of_rank(rank) if occupant.blocks[0][0] not in stacked]
     for space in Space:
+        budget.check()
         rows = in_rows(occupancy, _in(occupancy.program, occupants, space))
         offsets, _ = assign_offsets([Span(row.lives, aligned(row.nbytes)) for row in rows])
         for row, offset in zip(rows, offsets, strict=True):

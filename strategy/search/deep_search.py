@@ -38,7 +38,7 @@ from strategy.search.search_state import LayoutProposal, SearchState, held_alike
 from strategy.search.workers import Workers
 from strategy.space.request import Pins, Request
 
-FIRST_SHARE = 0.25
+FIRST_SHARE = 0.15
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
 LATE_SHARE, NEAR = 0.45, 1.5
 """Share of the time until which it waits for a proposal that is this near to the bound, as a multiple of it."""
@@ -264,7 +264,7 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
     priced = priced_in_full(request, one, budget)
     if request.is_small:
         priced = solved_in_full(request, one, priced, budget)
-    solved = solved_as(one.config(request.model.layers), priced, 0)
+    solved = solved_as(one.config(request.model.layers), priced, 0, budget)
     try:
         return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
     except InfeasibleError as error:

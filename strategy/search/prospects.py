@@ -23,6 +23,9 @@ from strategy.graph.graph import Graph, Phase, Role
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
+from strategy.lowering.folding import UNEVEN_SHARE
+from strategy.lowering.lower import MOST_ACTORS
+from strategy.passes.zero_layouts import shared_dim
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 from strategy.search.box import Box
@@ -34,7 +37,7 @@ from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import between_places, pipelined
 from strategy.space.axis_orders import placements_of, unlike_stages
 from strategy.space.request import Request
-from strategy.space.short_model import MIDDLE
+from strategy.space.short_model import LAYERS, MIDDLE
 
 TIE = 0.005
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
@@ -246,8 +249,9 @@ class Prospects:
         What is bounded in memory takes what it takes in the memory that is left in truth, by all cuts so far.
         """
         too_many = self.too_many.get(_of_memory(box.configs[0]), math.inf) <= box.configs[0].micro_batch
+        is_doubtful = too_many or not self._is_plannable(box.configs[0])
         across = self._across(box.configs[0])
-        state: object = too_many, across, box.bound_ns, self.rough
+        state: object = is_doubtful, across, box.bound_ns, self.rough
         if box.within is not None:
             by_schedule = {config.schedule: config for config in box.configs}
             state = state, box.within.count, tuple(self._crowding(box, one) for one in by_schedule.values())
@@ -259,8 +263,21 @@ class Prospects:
             else:
                 likely_ns, crowded = self._crowded(box, math.inf)
                 guess_ns = likely_ns if crowded is not None else UNLIKELY * box.bound_ns
-            box.promise = state, across * (UNLIKELY * guess_ns if too_many else guess_ns)
+            box.promise = state, across * (UNLIKELY * guess_ns if is_doubtful else guess_ns)
         return box.promise[1]
+
+    def _is_plannable(self, config: PlanConfig) -> bool:
+        """Whether ranks are likely to stand for one another, where there are too many to plan each of them.
+
+        Not where stage 3 of ZeRO cuts a parameter into parts that are too unlike.
+        """
+        graph, parts = self.work.graph(Recompute.NONE), config.shards * config.cp
+        actors = len(graph.ops) * self.request.model.layers // LAYERS * math.prod(config.mesh)
+        if config.zero_stage < 3 or actors <= MOST_ACTORS:
+            return True
+        shapes = (spec.shape for spec in exchange_of_layer(self.work, config).gathered)
+        cut = [shape[dim] for shape in shapes if (dim := shared_dim(shape, config)) is not None]
+        return all(length % parts == 0 or UNEVEN_SHARE * -(-length // parts) >= 1 for length in cut)
 
     def _across(self, config: PlanConfig) -> float:
         """How much longer a configuration is thought to take as some of its stages lie across nodes."""

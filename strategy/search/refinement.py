@@ -84,7 +84,7 @@ MOST_RAISED = 12
 """So many boxes are bounded beside a question for what promises most, by what is known."""
 CERTIFYING_S = 2e-3
 """Of the certificate, for a configuration that a linear program has bounded."""
-ONE_SHARE, ONE_S = 0.25, 2.0
+ONE_SHARE, ONE_S = 0.4, 2.0
 """Share of the time until the first plan, and seconds at least, for a single template: it ends with a bound and a
 choice, not the best."""
 
@@ -183,7 +183,8 @@ class Refinement:
         first, others = self._promised(left, most_ns), list[tuple[Box, Question]]()
 
         def beside() -> list[Question]:
-            others.extend(self._beside(left, first, most_ns))
+            if not (first and self._wants_layouts()):
+                others.extend(self._beside(left, first, most_ns))
             return [question for _, question in others]
 
         outcomes = self.workers.answers([question for _, question in first], beside)
@@ -311,7 +312,7 @@ class Refinement:
 
     def _question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
         """What to ask next for a box; None where what is known was enough to raise its bound."""
-        if promises and self.hurries and not self.known.fitting(self.request):
+        if promises and self._wants_layouts():
             self._skip_to_layouts(box, most_ns)
         before_ns = box.bound_ns
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
@@ -353,6 +354,10 @@ class Refinement:
             if not promises:
                 return None
         return None
+
+    def _wants_layouts(self) -> bool:
+        """Whether it is time for some that fit, before all else."""
+        return self.hurries and not self.known.fitting(self.request)
 
     def _skip_to_layouts(self, box: Box, most_ns: float) -> None:
         """Let a box be asked for layouts next, by prices of what is known without templates of its axes."""

@@ -285,8 +285,15 @@ def evaluated(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, S
     return solved_as(config, Priced(space.graph, layout, space.pipeline, space.cost), bound_ns)
 
 
-def solved_as(config: PlanConfig, priced: Priced, bound_ns: int) -> Solved:
-    """What a layout of a candidate takes and holds, next to a bound on all layouts."""
-    peaks = lifetime_peaks(priced.graph, priced.layout.stages, priced.arrangement)
+def solved_as(config: PlanConfig, priced: Priced, bound_ns: int, budget: Budget = UNLIMITED) -> Solved:
+    """What a layout of a candidate takes and holds, next to a bound on all layouts.
+
+    Raises:
+        OutOfTimeError: there is not enough time.
+    """
+    arrangement = priced.arrangement
+    budget.check()
+    peaks = lifetime_peaks(priced.graph, priced.layout.stages, arrangement)
+    budget.check()
     objective_ns = priced.objective_ns
     return Solved(config, priced.layout, objective_ns, min(bound_ns, objective_ns), peaks, priced.times)

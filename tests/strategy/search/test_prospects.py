@@ -7,15 +7,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from strategy.base.budget import Budget
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import PRESETS
-from strategy.layout.config import Recompute
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.schedule import Schedule
 from strategy.models.decoder import DecoderConfig
 from strategy.passes.training import Training
+from strategy.search import prospects as module
 from strategy.search.box import Box
 from strategy.search.prospects import ACROSS, Prospects
 from strategy.search.refinement import UNLIKE, Refinement
@@ -101,3 +105,14 @@ def test_what_does_not_fit_shows_what_rules_of_thumb_are_worth() -> None:
     prospects._learn_rough(box.config, 3 * held / prospects.request.memory_limit_bytes)  # a heavier one says nothing
     assert math.isclose(prospects.rough, 0.5)
     assert prospects._guess_ns(box) > 2 * unlearned_ns, "it is thought to be too full"
+
+
+def test_parts_that_are_too_unlike_make_many_ranks_doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
+    prospects = refinement(tp=1, micro_batch=4).prospects
+
+    def is_plannable(dp: int, zero_stage: int) -> bool:
+        return prospects._is_plannable(PlanConfig(dp, 1, 1, 1, 1, Schedule.ONE_F_ONE_B, zero_stage=zero_stage))
+
+    assert is_plannable(300, 3), "few ranks are planned each by itself"
+    monkeypatch.setattr(module, "MOST_ACTORS", 0)
+    assert [is_plannable(256, 3), is_plannable(300, 3), is_plannable(300, 0)] == [True, False, True]
