@@ -190,9 +190,13 @@ def following_experts(graph: Graph, parts: int) -> Mapping[str, Mapping[str, Sbp
 
 
 def staying_with_experts(graph: Graph) -> frozenset[str]:
-    """What stays with its expert: parameters, in whatever form they are read, their gradients and sums, their state."""
+    """What stays with its expert: parameters, in whatever form they are read, their gradients and sums, their state.
+
+    Codes of which a byte holds two are shorter than what they are of.
+    """
     weights, products = tuple(weights_of_experts(graph).values()), products_of_experts(graph)
-    parameters, shapes = {graph.parameter_of(name) for name in weights}, {spec.shape for spec in graph.specs(weights)}
+    parameters = {name for weight in weights if (name := graph.parameter_of(weight))}
+    shapes = {spec.shape for spec in graph.specs((*weights, *sorted(parameters)))}
     left = [value.name for value in graph.with_role(Role.VARIABLE) if graph.parameter_of(value.name) in parameters]
     left += [out for name in products for out in graph.by_name[name].outputs]
     found: set[str] = set()
