@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from strategy.base.errors import InfeasibleError, InputError
+from strategy.graph.experts import weights_of_experts as experts_read
 from strategy.graph.graph import Graph, Phase, Role
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import Attention
 from strategy.graph.signature import Signature, op_signatures
 from strategy.models.decoder import DecoderConfig
 from strategy.models.mixtral import MixtralConfig
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training, training_graph
+from strategy.passes.updates import Optimizer
 from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.space.pins import pinned
 from strategy.space.rules import (
@@ -22,6 +26,7 @@ from strategy.space.rules import (
     along_axes,
     beside_experts,
     following_samples,
+    staying_with_experts,
 )
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
@@ -102,6 +107,15 @@ def test_along_the_data_axis_experts_are_whole() -> None:
     followed = beside_experts(graph) & following_samples(graph, 2).keys()
     assert {len(kept[name]) for name in followed} == {1}
     assert len(followed) > 10
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_all_of_an_experts_parameters_stay_with_it_in_whatever_codes_they_are_read(precision: Precision) -> None:
+    graph = training_graph(EXPERTS, replace(TRAINING, precision=precision, optimizer=Optimizer.ADAMW))
+    parameters = {graph.parameter_of(name) for name in experts_read(graph).values()}
+    assert parameters == {f"layers.{layer}.moe.{name}" for layer in range(2) for name in ("up", "gate", "down")}
+    state = {value.name for value in graph.with_role(Role.VARIABLE) if graph.parameter_of(value.name) in parameters}
+    assert parameters < state <= staying_with_experts(graph)
 
 
 @pytest.mark.parametrize("rule", ["experts", "experts split", "expert"])
