@@ -30,6 +30,13 @@ def timeline() -> Timeline:
     return run(pipeline(3, 4, "1f1b", transfer_ns=1), 2).timeline
 
 
+def test_ranks_are_those_that_have_a_stream(timeline: Timeline) -> None:
+    assert (timeline.ranks, timeline.shown) == (3, (0, 1, 2))
+    last = replace(timeline, streams=tuple(stream for stream in timeline.streams if stream.rank == 2))
+    assert (last.ranks, last.shown) == (3, (2,))
+    assert (replace(timeline, streams=()).ranks, replace(timeline, streams=()).shown) == (0, ())
+
+
 @pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz"])
 def test_reads_what_it_wrote_and_writes_the_same_bytes(name: str, timeline: Timeline, tmp_path: Path) -> None:
     first, second = tmp_path / name, tmp_path / f"again.{name}"
