@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from strategy.base.errors import CertificateError, InfeasibleError
 from strategy.bounds.candidate_certificate import CandidateCertificate
 from strategy.bounds.layout_bound import MOST_COST, LayoutBound, saving_aside, takes_no_less
-from strategy.bounds.least_work import least_steps_ns
+from strategy.bounds.least_steps import least_steps_ns
 from strategy.bounds.quick_bound import least_work
 from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig

@@ -20,7 +20,8 @@ from strategy.bounds.least_exchange import (
     least_message_ns,
     least_step_exchange,
 )
-from strategy.bounds.least_work import NEGLIGIBLE, LeastBytes, LeastSeconds, LeastWork, least_steps_ns
+from strategy.bounds.least_steps import least_steps_ns
+from strategy.bounds.least_work import NEGLIGIBLE, LeastBytes, LeastSeconds, LeastWork
 from strategy.bounds.pipeline_parts import FIRST, LAST
 from strategy.bounds.point import (
     HELD,

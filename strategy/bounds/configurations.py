@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.layout.config import PlanConfig
 from strategy.space.candidates import listed
 from strategy.space.request import Request
@@ -40,9 +41,30 @@ class MeshGroup:
         return self.configs[self.bounds_ns.index(self.bound_ns)]
 
 
-def mesh_groups(request: Request, bounds_ns: Callable[[Sequence[PlanConfig]], Sequence[int]]) -> list[MeshGroup]:
-    """All configurations, in groups, least bound first; `bounds_ns`: what steps of configurations take at least."""
-    groups = list(listed(request))
-    bounds = iter(bounds_ns([config for group in groups for config in group]))
-    found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group))), i) for i, group in enumerate(groups)]
-    return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))
+CHUNK = 2**14
+"""So many groups are bounded at once: it takes a few seconds."""
+
+
+def mesh_groups(
+    request: Request, bounds_ns: Callable[[Sequence[PlanConfig]], Sequence[int]], budget: Budget = UNLIMITED
+) -> list[MeshGroup]:
+    """All configurations, in groups, least bound first; `bounds_ns`: what steps of configurations take at least.
+
+    Raises:
+        OutOfTimeError: the time was up before all were bounded.
+    """
+    found: list[MeshGroup] = []
+    groups = iter(listed(request))
+    while chunk := tuple(itertools.islice(groups, CHUNK)):
+        budget.check()
+        bounds = iter(bounds_ns([config for group in chunk for config in group]))
+        found += [
+            MeshGroup(one, tuple(itertools.islice(bounds, len(one))), len(found) + i) for i, one in enumerate(chunk)
+        ]
+    return sorted(found, key=_order)
+
+
+def _order(group: MeshGroup) -> tuple[int, int, int, int]:
+    """Least bound first, and of these fewest stages, smallest tensor degree and micro-batch: a group's are alike."""
+    config = group.configs[0]
+    return group.bound_ns, config.pp, config.tp, config.micro_batch

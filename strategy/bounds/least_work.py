@@ -15,10 +15,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +30,7 @@ from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import op_signatures
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.convert import Converter
-from strategy.layout.layout import layer_runs
-from strategy.layout.makespan import PipelineTimes, makespan_ns
-from strategy.layout.makespan_bound import makespan_bound_ns
-from strategy.layout.schedule import Schedule, at_position
+from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
@@ -49,10 +46,14 @@ LARGEST = 2**60
 """Multiply-adds of a product that is looked at so: the shape of a larger one loses next to nothing."""
 PASSES = ("forward", "backward", "weight")
 """Parts of a micro-batch."""
+_PARTS = (*PASSES, "step")
+_SHARED_BY = ("shards", "dp", "ep")
 NEGLIGIBLE = 1e-9
 """By this part every sum is lowered: far more than its floats err by."""
 
 
+IntArray = npt.NDArray[np.int64]
+T = TypeVar("T")
 Three = tuple[float, float, float]
 _Kind = tuple[Recompute, bool]
 """What is computed again, and whether gradients of several micro-batches are added up."""
@@ -139,13 +140,21 @@ class _Item:
     updates: bool
     count: int
 
+    @property
+    def shared_by(self) -> str:
+        """The degree of a configuration that says among how many ranks with samples of their own it is shared out.
+
+        Empty where each of them has its own.
+        """
+        if self.updates:
+            return "shards"
+        if self.free or self.part == "step":
+            return "dp"
+        return "ep" if self.beside else ""
+
     def among(self, config: PlanConfig) -> int:
         """Ranks with samples of their own that share out what there is of it, of all their samples."""
-        if self.updates:
-            return config.shards
-        if self.free or self.part == "step":
-            return config.dp
-        return config.ep if self.beside else 1
+        return getattr(config, self.shared_by) if self.shared_by else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,12 +183,11 @@ class LeastWork:
     unusual: bool = False
     stages_are_pinned: bool = False
     known: dict[_Key, LeastSeconds] = field(default_factory=dict)
-    layers_ns: dict[_Key, npt.NDArray[np.int64]] = field(default_factory=dict)
+    layers_ns: dict[_Key, IntArray] = field(default_factory=dict)
     items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
     scaled: dict[tuple[_Kind, int, int], _Even] = field(default_factory=dict)
     least: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
     groups: dict[_Kind, tuple[tuple[_Item, tuple[int, ...]], ...]] = field(default_factory=dict)
-    together: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
     parts: dict[tuple[Features, int], float] = field(default_factory=dict)
     sizes: dict[Recompute, _Sizes] = field(default_factory=dict)
     converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
@@ -191,23 +199,39 @@ class LeastWork:
 
     def seconds(self, config: PlanConfig) -> LeastSeconds:
         """The least seconds of the busiest rank of any stage, as if it were all stages."""
-        kind, samples, parts, *_ = key = _key(config)
+        key = key_of(config)
         if key not in self.known:
-            sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
-            freely = {part: [0.0, 0.0, 0.0] for part in sums}
-            for first, members in self._groups_of(kind):
-                among = first.among(config)
-                seconds = self._least_together(kind, members, samples * among, parts * among) * (1 - NEGLIGIBLE)
-                sums[first.part][first.place] += seconds
-                freely[first.part][first.place] += seconds * first.free
-            forward, backward, weight, step = ((ahead, within, behind) for ahead, within, behind in sums.values())
-            free = [(ahead, within, behind) for ahead, within, behind in freely.values()]
-            self.known[key] = LeastSeconds(forward, backward, weight, step, (free[0], free[1], free[2]))
+            self.find([config])
         return self.known[key]
 
-    def of_layers_ns(self, config: PlanConfig) -> npt.NDArray[np.int64] | None:
+    def find(self, configs: Iterable[PlanConfig]) -> None:
+        """Find the least seconds of configurations, all at once: asked for one by one it takes long."""
+        for kind, some in self._alike(config for config in configs if key_of(config) not in self.known).items():
+            degrees = {name: np.array([getattr(one, name) for one in some], np.int64) for name in _SHARED_BY}
+            each = np.array([(one.micro_batch, one.tp * one.cp) for one in some], np.int64)
+            sums, freely = np.zeros((2, len(_PARTS), 3, len(some)))
+            for first, members in self._groups_of(kind):
+                shared = each * degrees[first.shared_by][:, None] if first.shared_by else each
+                pairs, which = _distinct(shared)
+                least = sum(self.items[kind][i].count * self._least_each(kind, i, *pairs.T) for i in members)
+                seconds = np.asarray(least)[which] * (1 - NEGLIGIBLE)
+                sums[_PARTS.index(first.part), first.place] += seconds
+                freely[_PARTS.index(first.part), first.place] += seconds * first.free
+            for config, of_parts, free in zip(some, np.moveaxis(sums, 2, 0), np.moveaxis(freely, 2, 0), strict=True):
+                forward, backward, weight, step = map(_three, of_parts.tolist())
+                by_pass = _three([_three(one) for one in free[: len(PASSES)].tolist()])
+                self.known[key_of(config)] = LeastSeconds(forward, backward, weight, step, by_pass)
+
+    def _alike(self, configs: Iterable[PlanConfig]) -> Mapping[_Kind, Sequence[PlanConfig]]:
+        """By kind, a configuration for each of different keys."""
+        found: dict[_Kind, list[PlanConfig]] = {}
+        for key, config in {key_of(config): config for config in configs}.items():
+            found.setdefault(key[0], []).append(config)
+        return found
+
+    def of_layers_ns(self, config: PlanConfig) -> IntArray | None:
         """(3, layers): forward, backward, gradients of weights of a micro-batch; None where layers are alike."""
-        kind, samples, parts, *_ = key = _key(config)
+        kind, samples, parts, *_ = key = key_of(config)
         items = self._items_of(kind)
         if key not in self.layers_ns and self.has_unlike_layers(config):
             found = np.zeros((3, 1 + max(item.layer for item in items if item.layer is not None)), np.int64)
@@ -222,16 +246,18 @@ class LeastWork:
     def has_unlike_layers(self, config: PlanConfig) -> bool:
         """Whether what layers take is told of each, for they are not alike."""
         is_short = shortened(self.model) is not None
-        return not is_short and any(item.layer is not None for item in self._items_of(_key(config)[0]))
+        return not is_short and any(item.layer is not None for item in self._items_of(key_of(config)[0]))
 
     def look_up(self, configs: Iterable[PlanConfig]) -> None:
         """Find what the products of configurations take, all at once: asked for one by one it takes long."""
-        asked: dict[tuple[_Kind, tuple[int, ...], int, int], None] = {}
-        for config in {_key(config): config for config in configs}.values():
-            kind, samples, parts, *_ = _key(config)
-            for first, members in self._groups_of(kind):
-                among = first.among(config)
-                asked[kind, members, samples * among, parts * among] = None
+        asked = dict.fromkeys(
+            (kind, members, config.micro_batch * among, config.tp * config.cp * among)
+            for kind, some in self._alike(configs).items()
+            for first, members in self._groups_of(kind)
+            if any(self.items[kind][i].one.product is not None for i in members)
+            for config in some
+            for among in (first.among(config),)
+        )
         wanted: dict[object, dict[tuple[Features, int], None]] = {}
         for kind, members, samples, parts in asked:
             for i in members:
@@ -242,7 +268,8 @@ class LeastWork:
         for alike in wanted.values():
             pieces = [-(-np.array(whole.product) // _ways(parts)) for whole, parts in alike]
             (like, _), *_ = alike
-            seconds = self.cost.product_seconds(like, np.concatenate(pieces))
+            products, which = _distinct(np.concatenate(pieces))
+            seconds = self.cost.product_seconds(like, products)[which]
             starts = np.cumsum([0, *map(len, pieces[:-1])])
             self.parts.update(zip(alike, np.minimum.reduceat(seconds, starts).tolist(), strict=True))
 
@@ -284,13 +311,16 @@ class LeastWork:
             self.scaled[key] = self._evenly(_with_samples(self.items[kind][i], samples))
         return self.scaled[key]
 
-    def _least_together(self, kind: _Kind, members: tuple[int, ...], samples: int, parts: int) -> float:
-        """Of several ops that are cut alike, each as often as it is there."""
-        key = kind, members[0], samples, parts
-        if key not in self.together:
-            items = self._items_of(kind)
-            self.together[key] = sum(items[i].count * self._least(kind, i, samples, parts) for i in members)
-        return self.together[key]
+    def _least_each(self, kind: _Kind, i: int, samples: IntArray, parts: IntArray) -> npt.NDArray[np.float64]:
+        """Seconds of the cheapest part of the i-th op that ranks can be left, for each number of samples and ranks."""
+        several, which = np.unique(samples, return_inverse=True)
+        evens = [self._scaled(kind, i, number) for number in several.tolist()]
+        each_s, shared_s = np.array([(even.each_s, even.shared_s) for even in evens])[which].T
+        found: npt.NDArray[np.float64] = each_s + shared_s / parts
+        if self.items[kind][i].one.product is not None:
+            for row, (place, among) in enumerate(zip(which.tolist(), parts.tolist(), strict=True)):
+                found[row] = self._least_of(evens[place], among)
+        return found
 
     def _least(self, kind: _Kind, i: int, samples: int, parts: int) -> float:
         """Seconds of the cheapest part of the i-th op, with so many samples, that one of so many ranks can be left."""
@@ -336,7 +366,7 @@ class LeastWork:
         return _Even(whole, found.fixed_s + self.cost.act_overhead_s, shared_s)
 
 
-def _key(config: PlanConfig) -> _Key:
+def key_of(config: PlanConfig) -> _Key:
     """What the least seconds of a configuration depend on."""
     kind = config.recompute, config.num_micro_batches > 1
     return kind, config.micro_batch, config.tp * config.cp, config.dp, config.ep, config.shards
@@ -422,7 +452,7 @@ def _with_samples(item: _Item, samples: int) -> Features:
 
 
 @cache
-def _ways(parts: int) -> npt.NDArray[np.int64]:
+def _ways(parts: int) -> IntArray:
     """Every way to cut rows, columns, depth, and how many there are, among ranks some of which may do the same.
 
     (ways, 4); of those that leave all ranks something of their own, and of all others too: a larger product may be
@@ -433,67 +463,18 @@ def _ways(parts: int) -> npt.NDArray[np.int64]:
     return np.array(list(products), np.int64)
 
 
-def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt.ArrayLike = 0) -> list[int]:
-    """What a step of each configuration takes at least.
-
-    Args:
-        work: of the training.
-        configs: some of it.
-        known_ns: (configs,) what a micro-batch is known to take at least in what follows samples, in all layers and
-            passes together.
-    """
-    alike: dict[_Key, int] = {}
-    which = [alike.setdefault(_key(config), len(alike)) for config in configs]
-    firsts = [configs[first] for first in np.unique(which, return_index=True)[1]]
-    work.look_up(firsts)
-    totals = np.array([_totals_ns(work.seconds(config)) for config in firsts], np.int64).reshape(-1, 5)
-    forward, backward, weight, step, following = totals[np.array(which, np.int64)].T
-    more = np.maximum(np.broadcast_to(known_ns, len(configs)) - following - 3, 0)
-    shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
-    found = np.zeros(len(configs), np.int64)
-    schedules = np.array([c.schedule for c in configs])
-    for schedule in dict.fromkeys(c.schedule for c in configs):
-        rows = np.flatnonzero(schedules == schedule)
-        stages, count, laps = shapes[rows].T
-        found[rows] = makespan_bound_ns(
-            schedule,
-            stages,
-            count,
-            laps,
-            forward_ns=forward[rows],
-            backward_ns=backward[rows],
-            weight_ns=weight[rows],
-            step_ns=step[rows],
-            more_ns=more[rows],
-        )
-    if not any(work.has_unlike_layers(config) for config in firsts):
-        return found.tolist()
-    keys = [
-        (alike, one.pp, one.num_micro_batches, one.schedule, one.virtual_stages, one.runs)
-        for alike, one in zip(which, configs, strict=True)
-    ]
-    stages_ns = {key: _by_stages_ns(work, config) for key, config in dict(zip(keys, configs, strict=True)).items()}
-    return [max(int(bound), stages_ns[key]) for bound, key in zip(found, keys, strict=True)]
+def _three(values: Sequence[T]) -> tuple[T, T, T]:
+    first, second, third = values
+    return first, second, third
 
 
-def _totals_ns(least: LeastSeconds) -> list[int]:
-    """Of all of a pass: forward, backward, gradients of weights, once per step; and of what follows samples."""
-    passes = (least.forward_s, least.backward_s, least.weight_s, least.step_s)
-    return [*(max(to_ns(sum(each)) - 1, 0) for each in passes), to_ns(least.following_s)]
-
-
-def _by_stages_ns(work: LeastWork, config: PlanConfig) -> int:
-    """What a step takes at least with layers that are unlike where they are; 0 of others, and without a pipeline."""
-    layers = None if config.pp == 1 or work.stages_are_pinned else work.of_layers_ns(config)
-    if layers is None:
-        return 0
-    runs = config.runs or layer_runs(layers.shape[1], config.schedule, config.pp, config.virtual_stages)
-    times = np.zeros((3, config.pp, config.virtual_stages), np.int64)
-    ends = np.cumsum(runs)
-    for place, (run, end) in enumerate(zip(runs, ends, strict=True)):
-        stage, lap = at_position(config.schedule, config.pp, place)
-        times[:, stage, lap] = layers[:, end - run : end].sum(1)
-    messages, once = np.zeros(len(runs) - 1, np.int64), np.zeros(config.pp, np.int64)
-    forward, backward, weight = times
-    found = PipelineTimes(forward, backward, weight, messages, messages, once, once, once)
-    return makespan_ns(config.schedule, config.num_micro_batches, found)
+def _distinct(rows: IntArray) -> tuple[IntArray, npt.NDArray[np.intp]]:
+    """The distinct ones of many rows, and which of them each is: by numbers of columns, sooner than as rows."""
+    if len(rows) == 1:
+        return rows, np.zeros(1, np.intp)
+    number = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        values, place = np.unique(column, return_inverse=True)
+        _, number = np.unique(number * len(values) + place, return_inverse=True)
+    _, first, which = np.unique(number, return_index=True, return_inverse=True)
+    return rows[first], which

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from strategy.bounds.least_work import LeastWork, least_steps_ns
+from strategy.bounds.least_steps import least_steps_ns
+from strategy.bounds.least_work import LeastWork
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from strategy.base.errors import InputError
@@ -206,8 +207,8 @@ class PlanConfig:
     def _unchecked(self, **changes: Any) -> PlanConfig:
         """This with changes that leave it possible."""
         found = object.__new__(PlanConfig)
-        for name in self.__slots__:
-            object.__setattr__(found, name, changes.get(name, getattr(self, name)))
+        for (name, write), value in zip(_WRITES, _READ(self), strict=True):
+            write(found, changes.get(name, value))
         return found
 
     def _check_group(self) -> None:
@@ -268,6 +269,11 @@ class PlanConfig:
     def replica_axes(self) -> tuple[int, ...]:
         """The axes of the mesh along which ranks use the same parameters, but for those of experts."""
         return tuple(range(len(self.mesh) - 1))
+
+
+_READ = attrgetter(*PlanConfig.__slots__)
+_WRITES = tuple((name, vars(PlanConfig)[name].__set__) for name in PlanConfig.__slots__)
+"""What reads all attributes, and writes each, sooner than by their names."""
 
 
 def mesh_axes(cp: int, ep: int, *, groups: bool = False) -> tuple[str, ...]:

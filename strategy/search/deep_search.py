@@ -93,7 +93,7 @@ def _searched(
 ) -> SearchResult:
     start = time.monotonic()
     work = least_work(request)
-    groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
+    groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns, budget)
     if not groups:
         raise contradictory(request, leave_no_candidate, budget)
     shares = FIRST_SHARE, LATE_SHARE, REFINING_SHARE, LAST_SHARE

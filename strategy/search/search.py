@@ -30,7 +30,7 @@ from strategy.base.status import Status
 from strategy.bounds.candidate_certificate import candidate_document
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.layout_bound import saving_aside, takes_no_less
-from strategy.bounds.least_work import least_steps_ns
+from strategy.bounds.least_steps import least_steps_ns
 from strategy.bounds.quick_bound import least_work
 from strategy.layout.config import KeptLayers, Offload, PlanConfig, Recompute
 from strategy.models import Model
@@ -314,7 +314,7 @@ def _known(request: Request, quick_ns: Mapping[PlanConfig, int]) -> _Known:
 
 def _quick_bounds(request: Request, budget: Budget) -> dict[PlanConfig, int]:
     """Every candidate with its quick bound, best first; of those that are alike what saves least memory."""
-    groups = mesh_groups(request, partial(least_steps_ns, least_work(request)))
+    groups = mesh_groups(request, partial(least_steps_ns, least_work(request)), budget)
     pairs = [pair for group in groups for pair in zip(group.configs, group.bounds_ns, strict=True)]
     found = [(one, bound_ns) for config, bound_ns in pairs for one in on_types(request, config)]
     if not found:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.base.budget import UNLIMITED
-from strategy.bounds.least_work import least_steps_ns
+from strategy.bounds.least_steps import least_steps_ns
 from strategy.bounds.quick_bound import least_work, quick_bound_ns
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
