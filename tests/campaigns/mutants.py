@@ -58,6 +58,11 @@ HUNG = 4
 """Tests that take so many times their seconds when nothing is changed, and half a minute, have caught a mutant."""
 EQUIVALENT = {
     "strategy/program/protocol.py Protocol.may_act: constant: 1 -> (2)": "more than `oldest`, by however much",
+    "strategy/sbp/tensor.py intersect: comparison: b < d -> (b <= d)": "of two that are equal, either",
+    "strategy/comm/boxing.py _may_reduce: least, most: any(isinstance(source[axis], Partial) for axis in changed) -> "
+    "(all((isinstance(source[axis], Partial) for axis in changed)))": "axes that change are of one form there",
+    "strategy/comm/boxing.py _with_nested: arguments: zip(source, target, strict=True) -> "
+    "(zip(target, source, strict=True))": "what either splits is put together",
 }
 """Mutant -> why it changes nothing that anybody could see: it is not drawn."""
 PACKAGES = ("strategy", "simulator", "executor", "experiments", "tests")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from simulator.memory_timeline import live_peaks_nbytes
 from strategy.layout.arrangement import arrange
 from strategy.layout.schedule import Schedule
 from strategy.lowering.memory import ALIGNMENT, aligned, allocated, fullest, memory_nbytes
+from strategy.lowering.occupancy import num_ranks
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Actor, OpTask, Port, Program, Register, Stream
 from strategy.sbp.tensor import DType
@@ -189,3 +191,12 @@ def test_what_backward_needs_is_held_per_micro_batch_in_flight(schedule: str, in
     arrangement = arrange(plan.graph, plan.layout, plan.pipeline)
     blocks = {tensor.name: tensor.lifetime.blocks for tensor in arrangement.tensors}
     assert [blocks[f"layers.{layer}.mlp.fc1.bias_add"] for layer in range(2)] == in_flight
+
+
+def test_ranks_are_counted_up_to_the_last_that_has_anything() -> None:
+    training = Training(global_batch=4)
+    program = program_of(plan_by_rules(request(2, training), config_of(training, dp=2), ("data", "tensor")))
+    assert num_ranks(program) == num_ranks(replace(program, registers=(), streams=())) == 2
+    assert num_ranks(replace(program, ranks=0)) == 2
+    assert num_ranks(replace(program, ranks=0, registers=())) == 2
+    assert num_ranks(replace(program, ranks=0, registers=(), streams=())) == 0

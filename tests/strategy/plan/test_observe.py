@@ -15,6 +15,7 @@ from strategy.cost.cost import CostModel
 from strategy.passes.training import Training
 from strategy.plan.observe import act_overhead_s, features_by_action, observe
 from strategy.plan.plan import Plan
+from strategy.program.timeline import by_stream
 from tests.support.small_plans import config_of, plan_by_rules, request
 
 
@@ -52,9 +53,15 @@ def test_only_the_steps_asked_for_are_counted() -> None:
     assert observe(timeline, program, features, source="", steps=()) == []
 
 
-def test_an_ideal_timeline_has_no_overhead() -> None:
-    program = program_of(small_plan())
-    assert act_overhead_s(simulate(program, steps=2).timeline) == 0.0
+def test_an_ideal_timeline_has_no_overhead_and_pauses_between_acts_are_it() -> None:
+    timeline = simulate(program_of(small_plan()), steps=2).timeline
+    assert act_overhead_s(timeline) == 0.0
+    later = {record: 10_000 * place for records in by_stream(timeline) for place, record in enumerate(records)}
+    moved = [
+        replace(record, start_ns=record.start_ns + later[record], end_ns=record.end_ns + later[record])
+        for record in timeline.records
+    ]
+    assert act_overhead_s(replace(timeline, records=tuple(moved))) == pytest.approx(10e-6)
 
 
 def test_acts_of_several_parts_give_no_row() -> None:

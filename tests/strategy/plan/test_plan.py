@@ -23,15 +23,16 @@ from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
 from strategy.space.trainer_space import TargetTrainer
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import config_of, plan_by_rules, request
+from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 JUNK: list[Any] = [None, True, "x", "", -1, 0, 0.5, 10**9, 10**400, 1e308, [], [[]], {}, {"x": 1}, [None], ["B", 1]]
 
 
 @cache
-def real_plan(pp: int = 1) -> Plan:
+def real_plan(pp: int = 1, schedule: str = "1f1b") -> Plan:
     training = Training(global_batch=4, num_micro_batches=2)
-    return plan_by_rules(request(2 * pp, training), config_of(training, tp=2, pp=pp), ("data", "tensor"))
+    config = config_of(training, tp=2, pp=pp, schedule=schedule)
+    return plan_by_rules(request(2 * pp, training, model=replace(MODEL, layers=2 * pp)), config, ("data", "tensor"))
 
 
 def stamped(content: dict[str, Any]) -> str:
@@ -60,15 +61,16 @@ def put(content: Any, path: tuple[str | int, ...], value: Any) -> None:
     content[path[-1]] = value
 
 
-@pytest.mark.parametrize("pp", [1, 2])
-def test_round_trip(tmp_path: Path, pp: int) -> None:
-    path = tmp_path / "plan.json"
-    write_plan(real_plan(pp), path)
+@pytest.mark.parametrize(("pp", "schedule"), [(1, "1f1b"), (2, "1f1b"), (2, "interleaved")])
+def test_round_trip(tmp_path: Path, pp: int, schedule: str) -> None:
+    plan, path = real_plan(pp, schedule), tmp_path / "plan.json"
+    write_plan(plan, path)
     found = read_plan(path)
-    assert document(found) == document(real_plan(pp))
-    assert plan_text(found) == path.read_text() == plan_text(real_plan(pp))
-    assert found.layout == real_plan(pp).layout
-    assert found.plan_hash == real_plan(pp).plan_hash
+    assert document(found) == document(plan)
+    assert plan_text(found) == path.read_text() == plan_text(plan)
+    assert found.layout == plan.layout
+    assert set(found.layout.stages.laps.values()) == ({0, 1} if schedule == "interleaved" else set())
+    assert found.plan_hash == plan.plan_hash
     assert verify(found) == []
     assert json.loads(path.read_text())["ops"].keys() == found.layout.signatures.keys()
 
