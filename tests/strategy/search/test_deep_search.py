@@ -15,6 +15,7 @@ import pytest
 from experiments.planning.config_text import degrees
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, PlanError
+from strategy.bounds import configurations
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
@@ -99,6 +100,17 @@ def test_what_cannot_be_planned_leaves_others_to_be_looked_at(monkeypatch: pytes
     monkeypatch.setattr(module, "_plan", none)
     with pytest.raises(PlanError, match="too large"):
         found_with(asked(pins=replace(ANSWERED, schedule=Schedule.ONE_F_ONE_B, zero_stage=0)))
+
+
+def test_listing_ends_with_the_time_but_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = asked(pins=ANSWERED)
+    bounds_ns = ClosedForms(request, least_work(request)).work_bounds_ns
+    whole = mesh_groups(request, bounds_ns)
+    assert mesh_groups(request, bounds_ns, Budget.of(0.0)) == whole
+    monkeypatch.setattr(configurations, "CHUNK", 2)
+    assert mesh_groups(request, bounds_ns) == whole
+    with pytest.raises(OutOfTimeError):
+        mesh_groups(request, bounds_ns, Budget.of(0.0))
 
 
 @pytest.mark.long
