@@ -146,8 +146,9 @@ def _searched(
         raise nothing_fits_deep(request, short, work, groups, known.proposals, budget)
     best = answer(plans)
     others = sorted((plan for plan in plans if plan is not best), key=lambda plan: plan.claims.step_time_s)
-    status = Status.FEASIBLE if known.complete else Status.LIMIT
     objective_ns = round(best.claims.objective_s * 1e9)
+    is_enough = known.complete or (1 - request.gap) * objective_ns <= refinement.bound_ns
+    status = Status.FEASIBLE if is_enough and not interrupted else Status.LIMIT
     certificate, bound_ns = None, min(refinement.bound_ns, objective_ns)
     with taken_note_of() as interruption:
         certificate, bound_ns = refinement.certificate(objective_ns)
