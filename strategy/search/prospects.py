@@ -85,6 +85,7 @@ class Prospects:
         self.crowding: dict[Schedule, float] = {}
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
         self.rough = ROUGH
+        """By how much they may hold more, as proposals that do not fit have shown."""
         self.seen_rough: dict[object, float] = {}
         """By what decides on memory, what rules of thumb hold of it over what its lightest proposal does."""
         self.of_experts = _share_of_experts(work.graph(Recompute.NONE))
