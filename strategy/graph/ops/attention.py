@@ -23,8 +23,6 @@ from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.heads import (
     SOME_HIDDEN,
     Heads,
-    copied_keys,
-    copied_queries,
     expect_heads,
     has_sinks,
     head_splits,
@@ -33,18 +31,21 @@ from strategy.graph.ops.heads import (
     heads_scratch,
     hide,
     is_packed,
+    key_rows,
     key_split,
+    left_scale,
     lse_of,
+    multiply_keys,
+    multiply_queries,
     packed_heads,
     pairs_of,
     query_blocks,
+    query_rows,
     samples_at_once,
     scores_of,
     seen_by,
     separate_examples,
     separate_heads,
-    write_keys,
-    write_queries,
 )
 from strategy.graph.ops.machine_coded import as_machine_code, as_operand
 from strategy.graph.ops.scratch import ScratchSizes
@@ -70,32 +71,36 @@ def by_samples(run: Callable[[Call], None]) -> Callable[[Call], None]:
     return act
 
 
-def mixed_values(call: Call, heads: Heads) -> tuple[Array, Array]:
-    """The values that every query sees, weighted: [b, n, c s, e], and the log-sum-exp of its scores, [b, n, c s]."""
-    xp = call.xp
-    q = copied_queries(call, "q", heads.q, heads.scoring.scale)
-    k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
-    probs = scores_of(call, heads, q, k)
-    top, total = _weigh(call, heads, probs)
-    mixed = call.workspace.get("mixed", (*q.shape[:-1], v.shape[-1]), q.dtype)
-    xp.matmul(probs, v, out=mixed)
-    mixed /= total
-    return mixed, (xp.log(total) + top)[..., 0]
+def mix_values(call: Call, heads: Heads, target: Array) -> Array:
+    """Writes the values that every query sees, weighted, to a view [b, s, n, c, e] of a result.
+
+    Gives the log-sum-exp of their scores, [b, n, c s].
+    """
+    q = query_rows(call, "q", heads.q)
+    k, v = key_rows(call, "k", heads, heads.k), key_rows(call, "v", heads, heads.v)
+    shares = scores_of(call, heads, q, k)
+    sums = _share(call, heads, shares)
+    multiply_queries(call, "mixed", shares, v, target)
+    return sums
 
 
-def _weigh(call: Call, heads: Heads, scores: Array) -> tuple[Array, Array]:
-    """Rewrites scores to exp(score - top); gives the largest score of every row, `top`, and the sum: [.., rows, 1]."""
-    xp = call.xp
+def _share(call: Call, heads: Heads, scores: Array) -> Array:
+    """Rewrites scores to their soft-max; gives the log-sum-exp of every row, [.., rows]."""
+    xp, scale = call.xp, left_scale(heads)
     if as_machine_code(xp, (scores,)):
-        top, total = (call.workspace.get(name, (*scores.shape[:-1], 1), scores.dtype) for name in ("top", "total"))
+        top, total = (call.workspace.get(name, scores.shape[:-1], scores.dtype) for name in ("top", "total"))
         rows = scores.reshape(-1, scores.shape[-1])
-        row_kernels.weigh_rows(rows, *seen_by(heads), total.reshape(-1), top.reshape(-1))
-        return top, total
+        row_kernels.weigh_rows(rows, np.float32(scale), *seen_by(heads), total.reshape(-1), top.reshape(-1))
+        return xp.log(total) + top
+    if scale != 1.0:
+        scores *= scale
     hide(call, heads, scores)
     top = scores.max(axis=-1, keepdims=True)
     scores -= top
     xp.exp(scores, out=scores)
-    return top, scores.sum(axis=-1, keepdims=True)
+    total = scores.sum(axis=-1, keepdims=True)
+    scores /= total
+    return (xp.log(total) + top)[..., 0]
 
 
 @by_samples
@@ -103,22 +108,15 @@ def _run(call: Call) -> None:
     out, lse = call.outputs
     heads = heads_of(call, call.inputs)
     b, s, n, c, _ = heads.q.shape
-    sums_of = lse.reshape(b, n, c, s)
+    by_run, sums_of = out.reshape(b, s, n, c, -1), lse.reshape(b, n, c, s)
     for queries, part in query_blocks(call, heads):
-        mixed, sums = mixed_values(call, part)
+        mixed = by_run[:, queries]
+        sums = mix_values(call, part, mixed).reshape(b, n, c, -1)
         if has_sinks(call.attrs):
-            total = call.xp.logaddexp(sums, by_run(part, call.inputs[3]))
-            mixed *= call.xp.exp(sums - total)[..., None]
+            total = call.xp.logaddexp(sums, call.inputs[3].reshape(n, c, 1))
+            mixed *= call.xp.exp(sums - total).transpose(0, 3, 1, 2)[..., None]
             sums = total
-        sums_of[..., queries] = sums.reshape(b, n, c, -1)
-        write_queries(out[:, queries], part, mixed)
-
-
-def by_run(heads: Heads, sinks: Array) -> Array:
-    """[h] -> [n, c s]: the sink of every row of queries."""
-    _, s, n, c, _ = heads.q.shape
-    rows: Array = sinks.reshape(n, c, 1).repeat(s, axis=2).reshape(n, c * s)
-    return rows
+        sums_of[..., queries] = sums
 
 
 def sinks_gradient(call: Call, sinks: Array, lse: Array, delta: Array) -> Array:
@@ -132,41 +130,39 @@ def backward(
 ) -> None:
     """Gradients of rows p v, where p = exp(scores - normaliser); where they `add`, those of keys and values are sums.
 
-    dv = p^T do; ds = p (do v^T - delta), times the slope of the cap; dq = scale ds k; dk = scale ds^T q. `normaliser`
+    dv = p^T do; ds = scale p (do v^T - delta), times the slope of the cap; dq = ds k; dk = ds^T q. `normaliser`
     and `delta` are [b, n, c s], `dout` is [b, n, c s, e]; `targets` are views of the gradients.
     """
     xp = call.xp
-    q = copied_queries(call, "q", heads.q, heads.scoring.scale)
-    k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
+    q = query_rows(call, "q", heads.q)
+    k, v = key_rows(call, "k", heads, heads.k), key_rows(call, "v", heads, heads.v)
     slope = call.workspace.get("slope", (*q.shape[:-1], k.shape[2]), q.dtype) if heads.scoring.softcap else None
-    probs = scores_of(call, heads, q, k, slope)
-    ds = call.workspace.get("ds", probs.shape, probs.dtype)
+    shares = scores_of(call, heads, q, k, slope)
+    ds = call.workspace.get("ds", shares.shape, shares.dtype)
     xp.matmul(dout, v.transpose(0, 1, 3, 2), out=ds)
-    _weigh_again(call, heads, probs, ds, normaliser, delta)
-    by_value = call.workspace.get("by_value", v.shape, v.dtype)
-    xp.matmul(probs.transpose(0, 1, 3, 2), dout, out=by_value)
-    write_keys(targets.v, heads, by_value, add=add)
+    _share_again(call, heads, shares, ds, normaliser, delta)
+    multiply_keys(call, "by_value", shares.transpose(0, 1, 3, 2), dout, targets.v, heads, add=add)
     if slope is not None:
         ds *= slope
-    by_key = call.workspace.get("by_key", k.shape, k.dtype)
-    xp.matmul(ds.transpose(0, 1, 3, 2), q, out=by_key)  # q already carries the scale
-    write_keys(targets.k, heads, by_key, add=add)
-    by_query = call.workspace.get("by_query", q.shape, q.dtype)
-    xp.matmul(ds, k, out=by_query)
-    by_query *= heads.scoring.scale
-    write_queries(targets.q, heads, by_query)
+    multiply_keys(call, "by_key", ds.transpose(0, 1, 3, 2), q, targets.k, heads, add=add)
+    multiply_queries(call, "by_query", ds, k, targets.q)
 
 
-def _weigh_again(call: Call, heads: Heads, scores: Array, slopes: Array, normaliser: Array, delta: Array) -> None:
-    """Rewrites scores to p = exp(score - normaliser), and slopes to (slope - delta) p."""
+def _share_again(call: Call, heads: Heads, scores: Array, slopes: Array, normaliser: Array, delta: Array) -> None:
+    """Rewrites scores to p = exp(score - normaliser), and slopes to scale (slope - delta) p."""
+    scale = left_scale(heads)
     if as_machine_code(call.xp, (scores,)):
         rows, by_row = (-1, scores.shape[-1]), [as_operand(x, (-1,)) for x in (normaliser, delta)]
-        row_kernels.weigh_rows_again(scores.reshape(rows), slopes.reshape(rows), *seen_by(heads), *by_row)
+        scales = np.float32(scale), np.float32(heads.scoring.scale)
+        row_kernels.weigh_rows_again(scores.reshape(rows), slopes.reshape(rows), *scales, *seen_by(heads), *by_row)
         return
+    if scale != 1.0:
+        scores *= scale
     hide(call, heads, scores)
     scores -= normaliser[..., None]
     call.xp.exp(scores, out=scores)
     slopes -= delta[..., None]
+    slopes *= heads.scoring.scale
     slopes *= scores
 
 
@@ -186,17 +182,20 @@ def _run_grad(call: Call) -> None:
     delta = call.xp.einsum("bshd,bshd->bhs", dout, out)
     if has_sinks(call.attrs):
         call.outputs[3][...] = sinks_gradient(call, operands[3], lse, delta)
-    if heads.causal:
+    by_query, blocks = dout.reshape(b, s, n, c, -1), list(query_blocks(call, heads))[::-1]
+    # The last queries see all keys, but for a window's: what they give is written, and the others' is added to it.
+    adds = blocks[0][1].k.shape != heads.k.shape
+    if adds:
         targets.k[...] = 0
         targets.v[...] = 0
-    by_query = dout.reshape(b, s, n, c, -1)
-    for queries, part in query_blocks(call, heads):
+    for queries, part in blocks:
         rows = (b, n, -1)
-        do = copied_queries(call, "do", by_query[:, queries])
+        do = query_rows(call, "do", by_query[:, queries])
         normaliser, slopes = (x.reshape(b, n, c, s)[..., queries].reshape(rows) for x in (lse, delta))
         keys = slice(part.first_key - heads.first_key, part.first_key - heads.first_key + part.k.shape[1])
         of_part = replace(targets, q=targets.q[:, queries], k=targets.k[:, keys], v=targets.v[:, keys])
-        backward(call, part, normaliser, do, slopes, of_part, add=heads.causal)
+        backward(call, part, normaliser, do, slopes, of_part, add=adds)
+        adds = True
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:

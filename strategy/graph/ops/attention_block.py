@@ -20,13 +20,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from strategy.graph.graph import Attrs
-from strategy.graph.ops.attention import backward, mixed_values, sinks_gradient
+from strategy.graph.ops.attention import backward, mix_values, sinks_gradient
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, shapes
 from strategy.graph.ops.heads import (
     HIDDEN,
     SOME_HIDDEN,
     Heads,
-    copied_queries,
     expect_heads,
     has_sinks,
     head_splits,
@@ -35,8 +34,8 @@ from strategy.graph.ops.heads import (
     is_masked,
     key_split,
     lse_of,
+    query_rows,
     separate_heads,
-    write_queries,
 )
 from strategy.graph.ops.scratch import SCRATCH_ALIGNMENT, ScratchSizes
 from strategy.graph.ops.traits import Attention
@@ -106,9 +105,8 @@ def _run(call: Call) -> None:
 def _merge(call: Call, cut: _Cut, out: Array, lse: Array) -> None:
     """Rows of more keys into views [b, s, h, d] and [b, h, s] of the rows so far."""
     xp = call.xp
-    mixed, sums = mixed_values(call, cut.heads)
-    more, found = sums.reshape(lse.shape), call.workspace.get("found", out.shape, out.dtype)
-    write_queries(found, cut.heads, mixed)
+    found = call.workspace.get("found", out.shape, out.dtype)
+    more = mix_values(call, cut.heads, found.reshape(*cut.heads.q.shape[:-1], -1)).reshape(lse.shape)
     total = xp.logaddexp(lse, more)
     found *= _by_row(xp.exp(more - total))
     out *= _by_row(xp.exp(lse - total))
@@ -132,7 +130,7 @@ def _run_grad(call: Call) -> None:
         b, s, n, c, d = cut.heads.q.shape
         rows, by_head = dout[:, cut.rows], (b, n, c * s)
         delta = call.xp.einsum("bshd,bshd->bhs", rows, out[:, cut.rows])
-        do = copied_queries(call, "do", rows.reshape(b, s, n, c, -1))
+        do = query_rows(call, "do", rows.reshape(b, s, n, c, -1))
         dq, dk, dv = call.outputs[:3]
         targets = replace(cut.heads, q=dq[:, cut.rows].reshape(b, s, n, c, d), k=dk[:, cut.keys], v=dv[:, cut.keys])
         backward(call, cut.heads, lse[:, :, cut.rows].reshape(by_head), do, delta.reshape(by_head), targets)

@@ -146,17 +146,26 @@ def heads_of(call: Call, operands: tuple[Array, ...]) -> Heads:
     return separate_heads(call, q, k, v, visible)
 
 
-def copied_queries(call: Call, name: str, x: Array, scale: float = 1.0) -> Array:
-    """[b, s, n, c, d] -> contiguous [b, n, c s, d], which matrix products want, by the scale."""
+def _multiplies_in_place(call: Call) -> bool:
+    """Whether matrix products read and write matrices whose rows lie apart, as BLAS does: no copy is needed then."""
+    return call.xp is np and bool(call.inputs[0].dtype in (np.float32, np.float64))
+
+
+def query_rows(call: Call, name: str, x: Array) -> Array:
+    """[b, s, n, c, d] -> [b, n, c s, d], for matrix products: a view, or a copy where rows of a run lie otherwise."""
     b, s, n, c, d = x.shape
+    if c == 1 and _multiplies_in_place(call):
+        return x[:, :, :, 0].transpose(0, 2, 1, 3)
     out = call.workspace.get(name, (b, n, c, s, d), x.dtype)
-    call.xp.multiply(x.transpose(0, 2, 3, 1, 4), scale, out=out)
+    out[...] = x.transpose(0, 2, 3, 1, 4)
     return out.reshape(b, n, c * s, d)
 
 
-def copied_keys(call: Call, name: str, heads: Heads, x: Array) -> Array:
-    """[b, t, g, d] -> contiguous [b, n, t, d]: the key head of every run."""
+def key_rows(call: Call, name: str, heads: Heads, x: Array) -> Array:
+    """[b, t, g, d] -> [b, n, t, d], the key head of every run: a view or a copy as of `query_rows`."""
     b, t, _, d = x.shape
+    if heads.one_to_one and _multiplies_in_place(call):
+        return x.transpose(0, 2, 1, 3)
     out = call.workspace.get(name, (b, len(heads.key_heads), t, d), x.dtype)
     head_first = x.transpose(0, 2, 1, 3)
     out[...] = head_first if heads.one_to_one else head_first[:, list(heads.key_heads)]
@@ -224,7 +233,7 @@ def samples_at_once(operands: Sequence[Array], attrs: Attrs) -> int:
 
 
 def scores_of(call: Call, heads: Heads, q: Array, k: Array, slope: Array | None = None) -> Array:
-    """q k^T below the cap, with keys that are not visible far below: [b, n, c s, t]; the scale is in q.
+    """q k^T below the cap, with keys that are not visible far below: [b, n, c s, t]; `left_scale` is not in it yet.
 
     `slope`, if given, is filled with that of the cap. What is causal is not looked at (see `hide`).
     """
@@ -234,7 +243,7 @@ def scores_of(call: Call, heads: Heads, q: Array, k: Array, slope: Array | None 
     scores = call.workspace.get("scores", (b, n, rows, t), q.dtype)
     xp.matmul(q, k.transpose(0, 1, 3, 2), out=scores)
     if heads.scoring.softcap:
-        scores *= 1.0 / heads.scoring.softcap
+        scores *= heads.scoring.scale / heads.scoring.softcap
         xp.tanh(scores, out=scores)
         if slope is not None:
             xp.multiply(scores, scores, out=slope)
@@ -243,6 +252,11 @@ def scores_of(call: Call, heads: Heads, q: Array, k: Array, slope: Array | None 
     if heads.visible is not None:
         scores += xp.where(heads.visible == 0, HIDDEN, 0.0).astype(q.dtype)[:, None, None, :]
     return scores
+
+
+def left_scale(heads: Heads) -> float:
+    """What `scores_of` are to be multiplied by still: a cap is of scores that have been."""
+    return 1.0 if heads.scoring.softcap else heads.scoring.scale
 
 
 def hide(call: Call, heads: Heads, scores: Array) -> None:
@@ -272,19 +286,29 @@ def _unseen(call: Call, heads: Heads, s: int, t: int) -> Array:
     return xp.where(hidden, HIDDEN, 0.0).astype(heads.q.dtype)
 
 
-def write_queries(target: Array, heads: Heads, rows: Array) -> None:
-    """[b, n, c s, x] into an output [b, s, h, x] or a view [b, s, n, c, x] of one."""
-    b, s, n, c, _ = heads.q.shape
-    wide = rows.shape[-1]
-    view = target.reshape(b, s, n, c, wide) if target.ndim == 4 else target
-    view[...] = rows.reshape(b, n, c, s, wide).transpose(0, 3, 1, 2, 4)
+def multiply_queries(call: Call, name: str, left: Array, right: Array, target: Array) -> None:
+    """left right, which is [b, n, c s, x], into a view [b, s, n, c, x] of a result."""
+    b, s, n, c, wide = target.shape
+    if c == 1 and _multiplies_in_place(call):
+        call.xp.matmul(left, right, out=target[:, :, :, 0].transpose(0, 2, 1, 3))
+        return
+    rows = call.workspace.get(name, (b, n, c * s, wide), target.dtype)
+    call.xp.matmul(left, right, out=rows)
+    target[...] = rows.reshape(b, n, c, s, wide).transpose(0, 3, 1, 2, 4)
 
 
-def write_keys(target: Array, heads: Heads, rows: Array, *, add: bool = False) -> None:
-    """[b, n, t, d] into [b, t, g, d], runs of one key head added up; zero for key heads that this rank never reads.
+def multiply_keys(
+    call: Call, name: str, left: Array, right: Array, target: Array, heads: Heads, *, add: bool = False
+) -> None:
+    """left right, which is [b, n, t, d], into a view [b, t, g, d]: runs of one key head are added up.
 
-    What is there already stays a term, if they `add`.
+    Zero for key heads that this rank never reads. What is there already stays a term, if they `add`.
     """
+    if heads.one_to_one and not add and _multiplies_in_place(call):
+        call.xp.matmul(left, right, out=target.transpose(0, 2, 1, 3))
+        return
+    rows = call.workspace.get(name, (*left.shape[:-1], right.shape[-1]), target.dtype)
+    call.xp.matmul(left, right, out=rows)
     if heads.one_to_one and not add:
         target[...] = rows.transpose(0, 2, 1, 3)
         return

@@ -300,8 +300,10 @@ def _largest(x: Vector) -> np.float32:
 
 
 @_by_row
-def weigh_rows(scores: Matrix, queries: int, ahead: int, window: int, total: Vector, top: Vector) -> None:
-    """e^(score - top) of what a query sees, zero elsewhere; their sum, and the largest score, `top`.
+def weigh_rows(
+    scores: Matrix, scale: np.float32, queries: int, ahead: int, window: int, total: Vector, top: Vector
+) -> None:
+    """Shares, e^(scale score - top) / total, of what a query sees, zero elsewhere; `top` is its largest scaled score.
 
     Row r is of query r % queries, which sees the keys up to `ahead` + that, and of these the last `window`; all where
     that is 0. Where it sees none, all are far below zero alike.
@@ -312,10 +314,12 @@ def weigh_rows(scores: Matrix, queries: int, ahead: int, window: int, total: Vec
         low = max(ahead + row % queries + 1 - window, 0) if window else 0
         if low >= high:
             for at in range(keys):
-                scores[row, at] = _ONE
+                scores[row, at] = _ONE / np.float32(keys)
             total[row], top[row] = np.float32(keys), _HIDDEN
             continue
         seen = scores[row, low:high]
+        for at in range(seen.size):  # apart from what follows: a product that is not rounded differs from the largest
+            seen[at] *= scale
         largest = _largest(seen)
         for at in range(low):
             scores[row, at] = _ZERO
@@ -324,6 +328,9 @@ def weigh_rows(scores: Matrix, queries: int, ahead: int, window: int, total: Vec
             weight = _exp(seen[at] - largest)
             seen[at] = weight
             found += weight
+        share = _ONE / found
+        for at in range(seen.size):
+            seen[at] *= share
         for at in range(high, keys):
             scores[row, at] = _ZERO
         total[row], top[row] = found, largest
@@ -331,9 +338,20 @@ def weigh_rows(scores: Matrix, queries: int, ahead: int, window: int, total: Vec
 
 @_by_element
 def weigh_rows_again(
-    scores: Matrix, slopes: Matrix, queries: int, ahead: int, window: int, lse: Vector, delta: Vector
+    scores: Matrix,
+    slopes: Matrix,
+    scale: np.float32,
+    slope_scale: np.float32,
+    queries: int,
+    ahead: int,
+    window: int,
+    lse: Vector,
+    delta: Vector,
 ) -> None:
-    """e^(score - lse) of what a query sees, zero elsewhere; (slope - delta) times that in place of slopes."""
+    """Shares, e^(scale score - lse), of what a query sees, zero elsewhere.
+
+    Slopes become slope_scale (slope - delta) times these.
+    """
     rows, keys = scores.shape
     for row in range(rows):
         high = max(min(ahead + row % queries + 1, keys), 0)
@@ -343,9 +361,11 @@ def weigh_rows_again(
             scores[row, at] = slopes[row, at] = _ZERO
         seen, turned = scores[row, low:high], slopes[row, low:high]
         for at in range(seen.size):
+            seen[at] *= scale
+        for at in range(seen.size):
             weight = _exp(seen[at] - shift)
             seen[at] = weight
-            turned[at] = (turned[at] - middle) * weight
+            turned[at] = (turned[at] - middle) * (weight * slope_scale)
         for at in range(high, keys):
             scores[row, at] = slopes[row, at] = _ZERO
 

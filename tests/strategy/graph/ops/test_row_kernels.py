@@ -202,12 +202,12 @@ def test_gradients_of_rows_may_be_read_only() -> None:
 def test_a_row_that_sees_no_key_weighs_all_alike_and_passes_nothing_back() -> None:
     scores = np.ones((2, 3), np.float32)
     total, top = np.empty(2, np.float32), np.empty(2, np.float32)
-    row_kernels.weigh_rows(scores, 2, -1, 0, total, top)
-    assert scores.tolist() == [[1, 1, 1], [1, 0, 0]]
+    row_kernels.weigh_rows(scores, np.float32(1), 2, -1, 0, total, top)
+    assert scores.tolist() == [[np.float32(1) / 3] * 3, [1, 0, 0]]
     assert total.tolist() == [3, 1]
     assert top[0] == np.float32(-1e30)
-    slopes = np.ones((2, 3), np.float32)
-    row_kernels.weigh_rows_again(scores, slopes, 2, -1, 0, np.ones(2, np.float32), np.zeros(2, np.float32))
+    slopes, ones = np.ones((2, 3), np.float32), (np.float32(1), np.float32(1))
+    row_kernels.weigh_rows_again(scores, slopes, *ones, 2, -1, 0, np.ones(2, np.float32), np.zeros(2, np.float32))
     assert scores.tolist() == slopes.tolist() == [[0, 0, 0], [1, 0, 0]]
 
 
