@@ -208,3 +208,40 @@ def test_prices_that_were_interrupted_are_asked_for_again() -> None:
         boxing.all_seconds(spec, layouts, layouts)
     found = boxing.all_seconds(spec, layouts, layouts)
     assert np.array_equal(found, Boxing(mesh_of(mesh), priced).all_seconds(spec, layouts, layouts))
+
+
+def test_all_prices_at_once_are_those_of_each() -> None:
+    """Also of maxima, rotated splits and owners, on either side and on both."""
+    spec, placement = TensorSpec((6, 4)), mesh_of((2, 2))
+    rare: list[NdSbp] = [(Partial(Reduce.MAX), B), (Split(0, 1), B), (B, Owner(0))]
+    layouts = [*layouts_of(spec, placement.mesh)[::3], *rare]
+    boxing = Boxing(placement, each(most_sent_on(placement)))
+    found = boxing.all_seconds(spec, layouts, layouts)
+    for (row, source), (column, target) in itertools.product(enumerate(layouts), repeat=2):
+        assert found[row, column] == boxing.seconds(spec, source, target), (source, target)
+    assert not found.diagonal().any()
+
+
+def test_what_reaches_what_is_known_without_a_price() -> None:
+    """As long as all layouts are usual ones; then by the steps, whatever these take."""
+    spec, mesh, asked = TensorSpec((6, 4)), (2, 3), list[TensorSpec]()
+
+    def endless(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
+        asked.append(spec)
+        return math.inf
+
+    boxing, layouts = Boxing(mesh_of(mesh), each(endless)), list(layouts_of(spec, mesh))
+    assert boxing.reaches(spec, layouts, layouts).all()
+    assert not asked
+    assert boxing.reaches(spec, [(B, B)], [(B, B), (Owner(0), B)]).tolist() == [[True, False]]
+    assert asked
+    assert np.array_equal(boxing.reaches(spec, layouts, layouts), np.eye(len(layouts), dtype=bool))
+
+
+def test_where_every_step_is_without_price_no_chain_leads() -> None:
+    boxing = Boxing(mesh_of((2,)), each(lambda *_: math.inf))
+    assert boxing.chain(TensorSpec((4, 6)), (B,), (B,)) == ()
+    with pytest.raises(SbpError) as refused:
+        boxing.chain(TensorSpec((4, 6)), (Split(0),), (B,))
+    said = "['S(0)'] to ['B'] of (4, 6)"
+    assert str(refused.value) == f"no boxing leads there (got {said!r})"

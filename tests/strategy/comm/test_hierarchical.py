@@ -8,16 +8,27 @@ import pytest
 
 from strategy.base.units import to_ns
 from strategy.comm.boxing import step_between
-from strategy.comm.hierarchical import PARTS, NodeSpan, meets_inside, nodes_of, span_of
+from strategy.comm.busiest_rank import most_sent_in_parts, node_groups
+from strategy.comm.hierarchical import (
+    PARTS,
+    NodeSpan,
+    by_node,
+    counterparts,
+    meets_inside,
+    nodes_of,
+    position_in,
+    span_of,
+)
 from strategy.comm.rank_parts import boxing_task
-from strategy.comm.sent_bytes import part_nbytes, sent_nbytes
+from strategy.comm.sent_bytes import group_part_nbytes, part_nbytes, sent_nbytes
 from strategy.cost.cost import DEVICE, CostModel, port_name, port_rates, step_features
 from strategy.hardware.cluster import Cluster, Link
 from strategy.hardware.presets import find_cluster
-from strategy.program.program import ActKind, time_alone_ns
+from strategy.program.program import ActKind, BoxingTask, time_alone_ns
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, P, Split
 from strategy.sbp.tensor import TensorSpec
+from tests.support.mixed_clusters import mixed
 
 CHANGES: dict[ActKind, tuple[NdSbp, NdSbp]] = {
     ActKind.ALL_REDUCE: ((P,), (B,)),
@@ -112,3 +123,52 @@ def test_alone_it_takes_its_price_and_loads_both_ports(kind: ActKind) -> None:
     rates = port_rates(cost.cluster, 16)
     times = [time_alone_ns(nbytes, rates[name]) for name, nbytes in work.demands]
     assert work.latency_ns + max(times) == pytest.approx(to_ns(cost.seconds(features)), abs=2)
+
+
+def test_ranks_are_told_by_node_and_place() -> None:
+    cluster = on_nodes(3, 2)
+    nodes = nodes_of(cluster, (3, 0, 2, 1))
+    assert [position_in(nodes, rank) for rank in (3, 2, 0, 1)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    task = BoxingTask((3, 0, 2, 1), (), (), nodes=nodes)
+    assert [[task.group[at] for at in counterparts(task, place)] for place in (0, 1)] == [[3, 0], [2, 1]]
+
+
+def test_placements_with_ranks_on_alike_nodes_are_alike() -> None:
+    """Nodes are numbered as they appear, over all placements; where they are of several types, these count, too."""
+    first, last, across = (Placement(ranks, (2,), ("a",)) for ranks in ((0, 1), (4, 5), (3, 4)))
+    cluster = on_nodes(3, 2)
+    assert by_node(cluster, first) == by_node(cluster, last) == (0, 0)
+    assert by_node(cluster, across) == (0, 1)
+    assert by_node(cluster, first, last) == by_node(cluster, last, first) == (0, 0, 1, 1)
+    assert by_node(cluster, last, across) == (0, 0, 1, 0)
+    unlike = mixed(1.0, 1.0, 3.0)
+    assert by_node(unlike, first) != by_node(unlike, last)
+    assert by_node(unlike, first, last) != by_node(unlike, last, first)
+    assert by_node(unlike, first) == by_node(unlike, Placement((1, 0), (2,), ("a",)))
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize("rows", [24, 17, 20])
+def test_the_busiest_rank_of_every_part_is_found(kind: ActKind, rows: int) -> None:
+    """Also where splits are uneven, and ranks of a node are not neighbours."""
+    cluster, spec = on_nodes(2, 4), TensorSpec((rows, 3))
+    source, target = CHANGES[kind]
+    step = step_between(source, target)
+    assert step is not None
+    for ranks in (tuple(range(8)), (0, 4, 1, 5, 2, 6, 3, 7)):
+        placement = Placement(ranks, (8,), ("data",))
+        levels = node_groups(cluster, placement, (0,), 0)
+        assert levels is not None
+        assert (levels.counts, levels.hops("intra"), levels.hops("inter")) == ((2, 4), 3, 1)
+        flat = boxing_task(spec, source, step, placement, 0)
+        task = replace(flat, nodes=nodes_of(cluster, flat.group))
+        sent = group_part_nbytes(kind, task, spec)
+        assert sent == {rank: part_nbytes(kind, task, rank, spec) for rank in ranks}
+        assert group_part_nbytes(kind, flat, spec) == {rank: part_nbytes(kind, flat, rank, spec) for rank in ranks}
+        busiest = tuple(max(parts) for parts in zip(*sent.values(), strict=True))
+        assert most_sent_in_parts(spec, source, step, placement.mesh, levels) == busiest
+
+
+def test_a_group_inside_of_a_node_has_one_level() -> None:
+    assert node_groups(on_nodes(2, 4), line(4), (0,), 0) is None
+    assert node_groups(on_nodes(4, 1), line(4), (0,), 0) is None

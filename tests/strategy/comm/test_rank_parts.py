@@ -12,17 +12,19 @@ from hypothesis import strategies as st
 
 from strategy.base.errors import SbpError
 from strategy.comm.boxing import layouts_of
-from strategy.comm.rank_parts import meeting_ranks, transfer_task
+from strategy.comm.rank_parts import boxing_task, incoming, meeting_ranks, outgoing, transfer_task
 from strategy.comm.sent_bytes import sent_nbytes
 from strategy.program.program import ActKind, Message
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import (
     B,
+    Owner,
     P,
     local_box,
 )
 from strategy.sbp.tensor import DType, Shape, TensorSpec, box_shape, intersect
 from tests.support.boxing_steps import (
+    every_step,
     mesh_of,
 )
 from tests.support.oracle import close, gather, scatter, transfer
@@ -99,3 +101,20 @@ def test_meeting_ranks_are_the_connected_components(pairs: list[tuple[int, int]]
             reach[other] |= reach[one]
     wanted = sorted({tuple(sorted(group)) for group in reach.values()})
     assert meeting_ranks([Message(a, b, ()) for a, b in pairs]) == wanted
+
+
+@pytest.mark.parametrize("mesh", [(3,), (2, 3)], ids=str)
+def test_what_ranks_give_is_what_others_get(mesh: Shape) -> None:
+    """In every all-to-all; together that is all of what a rank holds afterwards."""
+    spec, placement, checked = TensorSpec((7, 5)), mesh_of(mesh, first=2), 0
+    for source, step in every_step(spec, mesh, owners=(Owner(1),)):
+        if step.kind is not ActKind.ALL_TO_ALL:
+            continue
+        task = boxing_task(spec, source, step, placement, placement.devices[-1])
+        given = [outgoing(task, me) for me in range(len(task.group))]
+        for me, wanted in enumerate(task.target_boxes):
+            got = incoming(task, me)
+            assert got == [gives[me] for gives in given], (source, step)
+            assert sum(math.prod(box_shape(box)) for box in got if box) == math.prod(box_shape(wanted))
+        checked += 1
+    assert checked >= 4

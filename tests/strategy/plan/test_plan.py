@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import random
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,21 @@ import pytest
 
 from strategy.base.errors import InputError, PlanError
 from strategy.base.limits import LARGEST, LONGEST_ACT_S
+from strategy.cost.cost import CostModel
+from strategy.layout.config import Recompute
 from strategy.passes.mixed_precision import Precision
+from strategy.passes.parameter_groups import ParameterGroup
 from strategy.passes.training import Training
 from strategy.plan.plan import INPUTS, FitClaim, Plan, digest, document, plan_text, read_plan, write_plan
-from strategy.plan.replayed_bound import replayed_bound
 from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
 from strategy.space.trainer_space import TargetTrainer
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
+from tests.support.mixed_clusters import mixed
+from tests.support.small_plans import HOST, MODEL, config_of, deduced_plan, plan_by_rules, request
 
 JUNK: list[Any] = [None, True, "x", "", -1, 0, 0.5, 10**9, 10**400, 1e308, [], [[]], {}, {"x": 1}, [None], ["B", 1]]
+HOST_WITHOUT_LINK = {**asdict(HOST), "link_bytes_per_s": 0.0}
 
 
 @cache
@@ -89,8 +94,93 @@ def test_a_claim_to_fit_is_read_back(tmp_path: Path, trainer: TargetTrainer | No
         read_plan(path)
 
 
-def test_what_has_no_certificate_proves_no_bound() -> None:
-    assert replayed_bound(real_plan()) is None
+@pytest.mark.parametrize(
+    ("settings", "degrees", "written"),
+    [
+        ({"groups": (ParameterGroup(("*.bias",), 0.5, weight_decay=0.0),)}, {}, ("training", "groups")),
+        ({"max_norm": math.inf}, {}, ("training", "max_norm")),
+        ({"fused": True}, {}, ("training", "fused")),
+        ({}, {"bucket_bytes": 4096, "exchange_streams": 2}, ("config", "exchange_streams")),
+        ({}, {"bucket_bytes": 4096}, ("config", "bucket_bytes")),
+        ({}, {"recompute": Recompute.FULL, "kept_layers": (1,)}, ("config", "kept_layers")),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+def test_what_most_plans_leave_out_is_read_back(
+    tmp_path: Path, settings: dict[str, Any], degrees: dict[str, Any], written: tuple[str, str]
+) -> None:
+    training, path = Training(global_batch=4, num_micro_batches=2, **settings), tmp_path / "plan.json"
+    plan = deduced_plan(request(2, training), config_of(training, dp=2, **degrees), ("data", "tensor"))
+    write_plan(plan, path)
+    part, key = written
+    assert key in json.loads(path.read_text())[part]
+    again = read_plan(path)
+    assert again == plan
+    assert plan_text(again) == path.read_text()
+    assert verify(again) == []
+
+
+def test_links_and_groups_of_nodes_are_read_back(tmp_path: Path) -> None:
+    """Also what links say of overlapping, where they do."""
+    training, path = Training(global_batch=4, num_micro_batches=2), tmp_path / "plan.json"
+    config, alike = config_of(training, pp=2), request(2, training, overlaps=True)
+    unlike = replace(alike, cost=CostModel(mixed(1.0, 2.0, per_node=1), {}))
+    for asked, places in ((alike, ("intra", "inter")), (unlike, ())):
+        plan = deduced_plan(asked, config, config.axes)
+        write_plan(plan, path)
+        written = json.loads(path.read_text())["cluster"]
+        assert [name for name in ("intra", "inter") if "overlaps" in written[name]] == list(places)
+        assert len(written.get("groups", ())) == len(plan.cluster.groups)
+        assert read_plan(path) == plan
+        assert plan_text(read_plan(path)) == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("nodes",), 0, "cluster.groups.1.nodes: a group without nodes (got 0)"),
+        (("device", "flop_per_s"), 0.5, "cluster.groups.1.device.flop_per_s: a rate or time out of range (got 0.5)"),
+        (("intra", "latency_s"), -1.0, "cluster.groups.1.intra.latency_s: a rate or time out of range (got -1.0)"),
+        (("host",), HOST_WITHOUT_LINK, "cluster.groups.1.host.link_bytes_per_s: a rate or time out of range (got 0.0)"),
+        (("intra",), 7, "cluster.groups.1.intra: not an object (got 7)"),
+        (("more",), 7, "cluster.groups.1: keys differ (got ['more'], expected also [])"),
+    ],
+    ids=lambda value: ".".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_group_of_nodes_is_refused_by_its_key(
+    tmp_path: Path, place: tuple[str, ...], value: object, said: str
+) -> None:
+    path, content = tmp_path / "plan.json", json.loads(plan_text(real_plan()))
+    content["cluster"]["groups"] = json.loads(json.dumps([asdict(one) for one in mixed(1.0, 2.0).groups]))
+    put(content["cluster"]["groups"][1], place, value)
+    path.write_text(stamped(content))
+    with pytest.raises(PlanError) as refused:
+        read_plan(path)
+    assert str(refused.value) == f"{path}: {said}"
+
+
+def test_a_certificate_is_part_of_the_plan(tmp_path: Path) -> None:
+    plan, path = real_plan(), tmp_path / "plan.json"
+    certified = plan.claiming(certificate={"kind": "boxes"})
+    assert certified.graph is plan.graph
+    assert certified.plan_hash != plan.plan_hash
+    write_plan(certified, path)
+    assert read_plan(path).certificate == {"kind": "boxes"}
+    content = document(certified)
+    content["certificate"] = ["boxes"]
+    path.write_text(stamped(content))
+    with pytest.raises(PlanError, match=r"plan\.json: certificate: not an object \(got \['boxes'\]\)"):
+        read_plan(path)
+
+
+def test_a_plan_is_sent_without_what_follows_from_it() -> None:
+    plan = real_plan(2)
+    assert {"graph", "priced"} <= vars(plan).keys()
+    sent = copy.copy(plan)
+    assert vars(sent).keys() == {field.name for field in fields(Plan)}
+    assert sent == plan
+    assert sent.with_prices(plan.priced).graph is plan.graph
+    assert sent.ranks == 4
 
 
 @pytest.mark.parametrize("places", long_but([40, 150], 0))
@@ -262,8 +352,11 @@ def test_measured_constants_are_read_back(tmp_path: Path) -> None:
         (("calibration", "coefficients"), {"matmul": [{**MEASURED, "s_per_flop": -1.0}]}, "out of range"),
         (("model", "layers"), 10**6, "more layers than ops"),
         (("cluster", "gpu_direct"), False, "no host to pass through"),
+        (("cluster", "fabric"), "carrier pigeons", "unknown network .*'carrier pigeons', expected .*tcp"),
+        (("model", "family"), "oracle", "unknown family of models .*'oracle', expected .*gpt"),
+        (("training", "groups"), {"names": ["*"]}, r"training\.groups: not a list \(got"),
     ],
-    ids=["no list", "twice", "no text", "negative", "layers", "no host"],
+    ids=["no list", "twice", "no text", "negative", "layers", "no host", "network", "family", "groups"],
 )
 def test_what_contradicts_itself_is_refused(
     tmp_path: Path, place: tuple[str, ...], value: object, message: str

@@ -7,23 +7,31 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strategy.base.errors import DeadlockError, InputError
-from strategy.graph.signature import op_signatures
+from strategy.base.errors import DeadlockError, EnvironmentLacks, InputError, present
+from strategy.cost.cost import CostModel
+from strategy.graph.ops import op_definition
+from strategy.graph.signature import Signature, op_signatures
 from strategy.layout.config import Offload
+from strategy.models.decoder import DecoderConfig
+from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
-from strategy.plan.plan import Plan, plan_text, read_plan
-from strategy.plan.verify import admitted, verify
+from strategy.plan.plan import FitClaim, Plan, most_memory_bytes, plan_text, read_plan, write_plan
+from strategy.plan.verify import Admitted, admitted, verify
+from strategy.plan.verify import refusal as refusal_of
 from strategy.program.program import Program
-from strategy.sbp.sbp import format_nd
+from strategy.sbp.sbp import B, format_nd
+from strategy.space.trainer_space import TargetTrainer
 from tests.strategy.plan.test_plan import stamped
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import config_of, plan_by_rules, random_plan, request
+from tests.support.mixed_clusters import mixed
+from tests.support.small_plans import config_of, deduced_plan, lowered, plan_by_rules, random_plan, request
 
 Document = dict[str, Any]
 Mutant = tuple[str, Document]
@@ -216,3 +224,121 @@ def test_hosts_hold_no_more_than_they_have(tmp_path: Path) -> None:
     found: Document = json.loads(plan_text(plan))
     found["cluster"]["host"]["memory_bytes"] = 1000
     assert "host memory: " in refusal(found, tmp_path / "plan.json")
+
+
+def test_what_the_machine_lacks_is_no_problem_of_the_plan() -> None:
+    def lacks(program: Program) -> None:
+        raise EnvironmentLacks("no compiler")
+
+    with pytest.raises(EnvironmentLacks, match="no compiler"):
+        admitted(real_plan("tensor"), lacks)
+
+
+def test_a_plan_is_checked_with_the_program_that_its_caller_has() -> None:
+    plan = real_plan("pipeline")
+    whole = lowered(plan)
+    found = admitted(plan, lambda program: program is whole, program=whole)
+    assert isinstance(found, Admitted)
+    assert found.program is whole
+    assert found.result
+    other = lowered(real_plan("tensor"))
+    assert any("peak_memory_bytes" in problem for problem in verify(plan, other))
+
+
+def test_all_problems_are_one_refusal() -> None:
+    error = refusal_of(Path("plan.json"), ["gap: 1 claimed", "status: 2 claimed"])
+    assert str(error) == "plan.json: refused: gap: 1 claimed\n  status: 2 claimed"
+
+
+def test_a_claim_to_fit_leaves_its_margin_free() -> None:
+    """Unless a trainer runs the plan, whose file tells what it holds."""
+    plan = real_plan("tensor")
+    there = plan.cluster.largest_memory_bytes
+    for trainer in (None, *TargetTrainer):
+        fit = FitClaim(0.9, trainer)
+        most = most_memory_bytes(plan.cluster, fit)
+        assert (most < there) == (trainer is None)
+        assert verify(plan.claiming(replace(plan.claims, fit=fit, memory_limit_bytes=most))) == []
+        more = verify(plan.claiming(replace(plan.claims, fit=fit, memory_limit_bytes=most + 1)))
+        said = "" if trainer else f"; {most} fit with probability 0.9"
+        assert more == [f"memory_limit_bytes: {most + 1}, a device has {there}{said}"]
+    assert most_memory_bytes(plan.cluster, FitClaim(0.99)) < most_memory_bytes(plan.cluster, FitClaim(0.5))
+
+
+GPT = GptConfig(layers=3, width=8, heads=2, sequence=4, vocabulary=16)
+EXPERTS = DecoderConfig(
+    layers=1, width=8, heads=2, key_heads=1, head_width=4, hidden=16, sequence=4, vocabulary=16, experts=4,
+    choices=2, expert_hidden=8, sparse=(1,),
+)  # fmt: skip
+BATCH = Training(global_batch=4, num_micro_batches=2)
+
+
+@cache
+def in_order_plan() -> Plan:
+    """One layer on the second of two devices, two on the first."""
+    asked = replace(request(2, BATCH, model=GPT), cost=CostModel(mixed(1.0, 2.0, per_node=1), {}))
+    config = config_of(BATCH, pp=2, runs=(1, 2), stage_order=(1, 0))
+    return deduced_plan(asked, config, config.axes)
+
+
+@cache
+def strided_plan() -> Plan:
+    """Tensor ranks are two apart, and ranks of the data axis neighbours."""
+    config = config_of(BATCH, dp=2, tp=2, strides=(4, 1, 2))
+    return deduced_plan(request(4, BATCH, per_node=2), config, config.axes)
+
+
+@cache
+def shared_plan() -> Plan:
+    config = config_of(BATCH, dp=2, zero_stage=1, zero_min_size=8)
+    return deduced_plan(request(2, BATCH), config, config.axes)
+
+
+@cache
+def experts_plan() -> Plan:
+    config = config_of(BATCH, dp=2, ep=2)
+    return deduced_plan(request(2, BATCH, model=EXPERTS), config, config.axes)
+
+
+@pytest.mark.parametrize("made", [in_order_plan, strided_plan, shared_plan, experts_plan])
+def test_plans_of_rarer_settings_are_accepted_as_they_are_read(made: Callable[[], Plan], tmp_path: Path) -> None:
+    write_plan(made(), tmp_path / "plan.json")
+    again = read_plan(tmp_path / "plan.json")
+    assert again == made()
+    assert verify(again) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "changed", "said"),
+    [
+        (in_order_plan, {"runs": [2, 1]}, "not on stage 0, lap 0, where config.runs has layer 1"),
+        (in_order_plan, {"runs": [2, 2]}, "config.runs: 4 layers in all, the model has 3"),
+        (
+            in_order_plan,
+            {"stage_order": [0, 1]},
+            "stage 0: devices (1,), but config.stage_order has share 0 of 1 ranks",
+        ),
+        (strided_plan, {"strides": [4, 2, 1]}, "stage 0: devices (0, 2, 1, 3), but by config.strides (0, 1, 2, 3)"),
+        (shared_plan, {"zero_stage": 2}, "is not how stage 2 of ZeRO shares out"),
+    ],
+)
+def test_a_layout_that_is_not_what_its_configuration_says_is_refused(
+    made: Callable[[], Plan], changed: Document, said: str, tmp_path: Path
+) -> None:
+    document: Document = json.loads(plan_text(made()))
+    document["config"].update(changed)
+    assert said in refusal(document, tmp_path / "plan.json")
+
+
+def test_experts_that_are_not_split_by_expert_are_refused() -> None:
+    """Along the axis that is theirs; the signature is a legal one."""
+    plan = experts_plan()
+    axis = plan.config.axes.index("expert")
+    op = next(op for op in plan.graph.ops if op_definition(op.kind).expert_weights is not None)
+    place = present(op_definition(op.kind).expert_weights, "the place of the weights")
+    legal = op_signatures(plan.graph, op, plan.layout.stages.placement(op.name).mesh)
+    whole: Signature = next(one for one in legal if one.inputs[place][axis] == B)
+    signatures = {**plan.layout.signatures, op.name: whole}
+    (problem,) = verify(replace(plan, layout=replace(plan.layout, signatures=signatures)))
+    assert problem.startswith(f"op {op.name}: ")
+    assert problem.endswith("does not split experts by expert, but config.ep is 2")

@@ -92,6 +92,50 @@ def test_a_stream_is_busy_until_credits_are_passed_on() -> None:
     assert (protocol.is_busy(0), protocol.head(1)) == (False, 1)
 
 
+def test_acts_that_share_a_piece_have_the_same_choice_of_blocks() -> None:
+    program = Program(
+        1,
+        (register("r", blocks=3),),
+        (Actor("a", 0, ActKind.COMPUTE, writes=(Port(0, 2),), work=Work(1), acts_per_step=2),),
+        (Stream(0, "s", (0, 0)),),
+    )
+    assert list(Protocol(program, steps=9).choices_of_blocks(0)) == [((), (0,)), ((), (1,)), ((), (2,))]
+
+
+def test_credits_are_passed_on_once() -> None:
+    """By the end of an act at the latest."""
+    protocol = Protocol(chain([1, 1], blocks=2), steps=3)
+    for early in (False, True):
+        act = protocol.issue(0, 0)
+        if early:
+            protocol.issued(act)
+            assert (protocol.published[0], protocol.acts_done[0]) == (2, 1)
+        protocol.done(act)
+        assert protocol.published[0] == protocol.acts_done[0] == act.number + 1
+        assert protocol.remaining == 6 - act.number - 1
+
+
+def test_a_block_waits_for_those_alone_who_still_read_it() -> None:
+    program = Program(
+        1,
+        (register("r"),),
+        (
+            Actor("a", 0, ActKind.COMPUTE, writes=(Port(0),), work=Work(1)),
+            *(Actor(name, 0, ActKind.COMPUTE, reads=(Port(0),), work=Work(1)) for name in "bc"),
+        ),
+        tuple(Stream(0, f"s{i}", (i,)) for i in range(3)),
+    )
+    protocol = Protocol(program, steps=2)
+    protocol.done(protocol.issue(0, 0))
+    reason = "needs a free block of r (has 1)"
+    assert list(protocol.waits_for(0)) == [(1, reason), (2, reason)]
+    protocol.done(protocol.issue(1, 1))
+    assert list(protocol.waits_for(0)) == [(2, reason)]
+    protocol.done(protocol.issue(2, 2))
+    assert list(protocol.waits_for(0)) == []
+    assert protocol.head(0) == 0
+
+
 def test_deadlock_prints_the_cycle() -> None:
     program = replace(chain([1, 1], blocks=1), streams=(Stream(0, "only", (1, 0)),))
     with pytest.raises(DeadlockError) as caught:
