@@ -382,6 +382,8 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     places = places_of(graphs[0])
     found: Counter[tuple[Features, Features, str, int, int | None, bool, bool, bool]] = Counter()
     for op in graphs[0].ops:
+        if op.name not in graphs[1].by_name:
+            continue  # what a single sample needs no sum over samples for: others have an op in its place
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
         if act_rate(graphs[0], op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE:

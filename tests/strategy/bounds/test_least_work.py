@@ -14,7 +14,7 @@ from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
-from strategy.models import Model
+from strategy.models import Model, find_model
 from strategy.models.gpt import GptConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.models.resnet import FAMILY as RESNET
@@ -55,6 +55,15 @@ def test_no_layout_takes_less(model: Model, precision: Precision, degrees: tuple
     free = examine(asked, config, free_rules(config), UNLIMITED, None)
     assert free.solved is not None
     assert 0 < quick_bound_ns(asked, config) <= free.free_bound_ns <= free.solved.objective_ns
+
+
+@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16])
+def test_what_a_single_sample_needs_no_sum_for_is_no_op_of_others(precision: Precision) -> None:
+    asked = on_gpus(find_model("vit-tiny"), precision, "dgx-a100", 4)
+    config = PlanConfig(2, 2, 1, 1, 2, schedule=Schedule.ONE_F_ONE_B)
+    free = examine(asked, config, free_rules(config), UNLIMITED, None)
+    assert free.solved is not None
+    assert 0 < quick_bound_ns(asked, config) <= free.free_bound_ns
 
 
 @pytest.mark.parametrize("precision", long_but([Precision.BF16, Precision.FP16], 0))
