@@ -149,7 +149,7 @@ def _spans(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[Span]:
 def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int], budget: Budget) -> dict[Block, int]:
     """Block -> where it begins, of what is neither state nor stacked on one rank."""
     found: dict[Block, int] = {}
-    occupants = [occupant for occupant in occupancy.of_rank(rank) if occupant.blocks[0][0] not in stacked]
+    occupants = [occupant for occupant in occupancy.of_rank(rank, budget) if occupant.blocks[0][0] not in stacked]
     for space in Space:
         budget.check()
         rows = in_rows(occupancy, _in(occupancy.program, occupants, space))

@@ -30,6 +30,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.lowering.arena import Integers, Lives
 from strategy.lowering.shortening import Shortening, shortening
 from strategy.program.program import OpTask, Port, Program, neighbours
@@ -121,9 +122,15 @@ class Occupancy:
 
     program: Program
 
-    def of_rank(self, rank: int) -> list[Occupant]:
-        """What is in use when on one rank, in the order of its registers."""
-        return _Rank(self, rank).occupants()
+    def of_rank(self, rank: int, budget: Budget = UNLIMITED) -> list[Occupant]:
+        """What is in use when on one rank, in the order of its registers.
+
+        Raises:
+            OutOfTimeError: the budget was over before it was done.
+        """
+        replayed = _Rank(self, rank)
+        budget.check()
+        return replayed.occupants(budget)
 
     @cached_property
     def registers_of(self) -> tuple[tuple[int, ...], ...]:
@@ -309,10 +316,12 @@ class _Rank:
         read, number, last = read[there], number[there], last[there]
         return self.first[writer[read]] + last, self.first[reader[read]] + number
 
-    def occupants(self) -> list[Occupant]:
+    def occupants(self, budget: Budget) -> list[Occupant]:
         """In the order of registers, those that share a block in place together."""
         pieces = self._pieces()
+        budget.check()
         taken = self._taken(pieces)
+        budget.check()
         followers = {source: register for register, source in taken.items()}
         chains = [list(_chain(register, followers)) for register in range(len(self.mine)) if register not in taken]
         owner = np.empty(len(self.mine), np.int64)

@@ -5,6 +5,7 @@ So there is an error that names a limit that works, as memory is allocated, and 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -31,6 +32,8 @@ from strategy.space.request import Request
 
 LOOKED_AT = 3
 """So many groups are looked at, those whose layers hold least."""
+FILLING = 0.5
+"""What fills the memory of a program is found in less than this part of the time that making it takes."""
 NS_PER_BYTE = 10.0
 """What a byte counts beside a nanosecond where little shall be held."""
 
@@ -54,12 +57,17 @@ def nothing_fits_deep(
         budget: when all must end; a limit that works is looked for as long as there is time.
     """
     proposals = [*known, *_light_proposals(request, short, work, groups, budget)]
-    if not proposals or budget.is_over():
+    if not proposals:
         return nothing_fits(request, None, complete=False)
     one = min(proposals, key=lambda one: max(one.found.peak_bytes))
-    priced = priced_in_full(request, one)
-    program = lower_priced(priced, folds=True)
-    solved = solved_as(one.config(request.model.layers), priced, 0)
+    begin = time.monotonic()
+    try:
+        priced = priced_in_full(request, one, budget)
+        solved = solved_as(one.config(request.model.layers), priced, 0, budget)
+        program = lower_priced(priced, folds=True, budget=budget)
+        budget.at_most(budget.left_s() - FILLING * (time.monotonic() - begin)).check()
+    except OutOfTimeError:
+        return nothing_fits(request, None, complete=False, about=max(one.found.peak_bytes))
     return nothing_fits(request, Tightest(solved, program, max(memory_nbytes(program))), complete=False)
 
 

@@ -62,11 +62,19 @@ def tightest(
     return nearest, complete
 
 
-def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) -> InfeasibleError:
-    """No layout was found that fits. Names the smallest limit that would do, and its biggest item."""
+def nothing_fits(
+    request: Request, nearest: Tightest | None, *, complete: bool, about: int | None = None
+) -> InfeasibleError:
+    """No layout was found that fits. Names the smallest limit that would do, and its biggest item.
+
+    Where the time was over before `nearest` was found, the lightest layout by lifetimes holds `about` so many bytes.
+    """
     problem_text = f"no plan fits {format_bytes(request.memory_limit_bytes)} per device"
     if nearest is None:
-        return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
+        lightest = (
+            "" if about is None else f"; the lightest layout that was looked at holds about {format_bytes(about)}"
+        )
+        return InfeasibleError(problem_text, hint=f"the time ran out before a limit that works was found{lightest}")
     config = nearest.solved.config
     groups = f" in groups of {config.zero_group}" * (config.zero_group > 0)
     degrees = (
