@@ -477,6 +477,8 @@ def _chain(register: int, followers: Mapping[int, int]) -> Iterator[int]:
 
 def _merged(row: Integers, begin: Integers, end: Integers) -> tuple[Integers, Integers, Integers]:
     """The union of the intervals of every row, in order: rows, begins and ends; none is before 0."""
+    if not row.size:
+        return row, begin, end
     apart = int(end.max(initial=0)) + 1
     order = np.argsort(row * apart + begin, kind="stable")
     row, begin = row[order], begin[order]

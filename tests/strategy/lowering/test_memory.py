@@ -17,6 +17,7 @@ from strategy.lowering.occupancy import num_ranks
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Actor, OpTask, Port, Program, Register, Stream
 from strategy.sbp.tensor import DType
+from tests.benchmarks.act_overhead import transfer
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request
 
@@ -25,6 +26,11 @@ A = ALIGNMENT
 
 def test_blocks_are_rounded_up_to_cache_lines() -> None:
     assert [aligned(nbytes) for nbytes in (0, 1, A, A + 1)] == [0, A, A, 2 * A]
+
+
+def test_a_rank_that_holds_state_alone_has_nothing_to_place() -> None:
+    program, _ = transfer(2)
+    assert [register.offsets for register in program.registers] == [(), (0, A)]
 
 
 def register(name: str, size: int, *, blocks: int = 1, initial: int = 0) -> Register:
