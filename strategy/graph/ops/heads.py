@@ -173,7 +173,7 @@ def key_rows(call: Call, name: str, heads: Heads, x: Array) -> Array:
 
 
 def heads_scratch(inputs: Specs, out: TensorSpec, attrs: Attrs, *, backward: bool, pairs: int = 1) -> ScratchSizes:
-    """What `copied_queries`, `copied_keys`, `scores_of` and attention over them ask for, with all queries at once.
+    """What `query_rows`, `key_rows`, `scores_of` and attention over them ask for at most, with all queries at once.
 
     Of `inputs` the first are the operands, `out` is [b, s, h, e]; one run for every head is counted, of which key heads
     that are shared make fewer. Where attention comes in `pairs` of pieces, those of all pairs are no larger together.
