@@ -63,6 +63,8 @@ ALIKE = 5e-3
 """By this part plans are told apart by simulation: of those that take hardly more, the one with the least objective."""
 ROOM = 0.08
 """Share of the memory that a proposal leaves free which is as good as certain to fit."""
+SURE = 0.15
+"""By this part what holds less may take longer, to be planned in place of what leads where there is time for one."""
 
 
 def deep_search(
@@ -209,6 +211,8 @@ def _plans(
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (math.isfinite(known.planned_ns) and not in_time):
             break
+        if in_time and math.isinf(known.planned_ns) and _is_last_chance(request, known, in_time[0], budget):
+            in_time = [_surest(request, known, in_time[0], budget)]
         chosen = _beside_each_other(request, known, in_time, min(AT_A_TIME, most - count))
         chosen = chosen or [min(left, key=lambda one: _planning_s(request, one))]
         tasks = [partial(_plan, request, one, simulate, budget) for one in chosen]
@@ -234,6 +238,24 @@ def _plans(
                 raise found
         known.pace = max(known.pace, (time.monotonic() - begin) / max(_planning_s(request, one) for one in chosen))
     known.complete &= count > 0 or not budget.is_over()
+
+
+def _is_last_chance(request: Request, known: SearchState, leading: LayoutProposal, budget: Budget) -> bool:
+    """Whether no other plan could be made after this one."""
+    return budget.left_s() < 2 * known.pace * _planning_s(request, leading)
+
+
+def _surest(request: Request, known: SearchState, leading: LayoutProposal, budget: Budget) -> LayoutProposal:
+    """Of what is hardly slower than the leading proposal, and can be planned in time, that which is to hold least."""
+    most_ns, most_s = (1 + SURE) * known.likely_ns(leading), budget.left_s() / known.pace
+    near = [
+        one
+        for one in known.fitting(request)
+        if one.found.config not in known.tried
+        and known.likely_ns(one) <= most_ns
+        and _planning_s(request, one) <= most_s
+    ]
+    return min(near, key=lambda one: known.margin(one.found.config) * max(one.found.peak_bytes), default=leading)
 
 
 def _beside_each_other(

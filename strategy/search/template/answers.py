@@ -132,6 +132,7 @@ class Templates:
         Raises:
             OutOfTimeError: there was no time to find any choice.
         """
+        question.budget.check()
         name = question.template
         try:
             template = self.of(name, question.budget)
