@@ -270,8 +270,9 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
             watch("low_precision", builder.build(loss=loss))
     layer_of = {name: op.layer for op in builder.ops for name in op.inputs}
     producer = {name: op for op in builder.ops for name in op.outputs}
+    sums: dict[str, str] = {}
     trained = [
-        Trained(name, _total(builder, name, terms, layer_of[name], training, producer), layer_of[name])
+        Trained(name, _total(builder, name, terms, layer_of[name], training, producer, sums), layer_of[name])
         for name, terms in gradients.items()
     ]
     loss_sum, total_count = (
@@ -342,15 +343,20 @@ def _total(
     layer: int | None,
     training: Training,
     producer: Mapping[str, Op],
+    sums: dict[str, str],
 ) -> str:
     """A parameter's gradient of the step.
 
-    Each use is accumulated where it is, so that the terms of a parameter that two stages use meet once per step.
+    Each use is accumulated where it is, so that the terms of a parameter that two stages use meet once per step. What
+    is the gradient of several, as of parameters that are added to each other, has one of the `sums`.
     """
-    sums = [_accumulated(builder, term, layer, training, producer) for term in terms]
-    if len(sums) == 1:
-        return sums[0]
-    return builder.add(builder.derived(name, "grad", layer), "add_n", sums, phase=Phase.UPDATE, layer=layer)[0]
+    for term in terms:
+        if term not in sums:
+            sums[term] = _accumulated(builder, term, layer, training, producer)
+    if len(terms) == 1:
+        return sums[terms[0]]
+    found = [sums[term] for term in terms]
+    return builder.add(builder.derived(name, "grad", layer), "add_n", found, phase=Phase.UPDATE, layer=layer)[0]
 
 
 def _accumulated(

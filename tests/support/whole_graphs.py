@@ -360,14 +360,18 @@ class _Grower:
         """A variable's gradient of the step: every use accumulated where it is, then added up."""
         if micro_batches > 1:
             terms = [
-                self.builder.add(self.builder.derived(term, "sum"), "accumulate", (term,), phase=Phase.BACKWARD)[0]
-                if self.builder.values[term].rate is Rate.MICRO_BATCH
-                else term
+                self._accumulated(term) if self.builder.values[term].rate is Rate.MICRO_BATCH else term
                 for term in terms
             ]
         if len(terms) == 1:
             return terms[0]
         return self.builder.add(self.builder.derived(name, "grad"), "add_n", terms, phase=Phase.UPDATE)[0]
+
+    def _accumulated(self, term: str) -> str:
+        """The step's sum of a gradient: one, though it is that of several variables."""
+        line = self.builder.derived(term, "sum")
+        known = line.name in self.builder.values
+        return line.name if known else self.builder.add(line, "accumulate", (term,), phase=Phase.BACKWARD)[0]
 
     def _accumulate_early(self) -> None:
         """Every accumulation right after the op that feeds it."""

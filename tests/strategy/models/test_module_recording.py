@@ -15,7 +15,7 @@ from strategy.models.imported.read import open_weights
 from strategy.models.module_recording import record_module
 from strategy.models.recorded_layers import RecordedLayers
 from strategy.nn.layers import Linear
-from strategy.nn.module import Layers, Module
+from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
 from strategy.passes.training import Training, training_graph
 from strategy.plan.plan import read_plan, write_plan
@@ -46,6 +46,28 @@ class Declared(Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         return self.inner.forward(*inputs)
+
+
+class Added(Module):
+    """Two parameters that have one gradient."""
+
+    def __init__(self) -> None:
+        self.one, self.other = Parameter((4,)), Parameter((4,))
+        self.head = Linear(4, 3)
+
+    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
+        return {"x": TensorSpec((micro_batch, 4))}
+
+    def forward(self, *inputs: Tensor) -> Any:
+        (x,) = inputs
+        return self.head(x + (self.parameter("one", x) + self.parameter("other", x)))
+
+
+def test_parameters_that_are_added_to_each_other_have_one_sum_of_gradients() -> None:
+    graph = training_graph(record_module(Added(), where="added"), TRAINING)
+    one, other = (next(op for op in graph.ops if op.updates and op.updates[0] == name) for name in ("one", "other"))
+    assert one.inputs[0] == other.inputs[0]
+    assert graph.producer[one.inputs[0]].kind == "accumulate"
 
 
 def program(name: str) -> Model:
