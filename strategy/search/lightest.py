@@ -62,6 +62,7 @@ def nothing_fits_deep(
     one = min(proposals, key=lambda one: max(one.found.peak_bytes))
     begin = time.monotonic()
     try:
+        budget.check()
         priced = priced_in_full(request, one, budget)
         solved = solved_as(one.config(request.model.layers), priced, 0, budget)
         program = lower_priced(priced, folds=True, budget=budget)

@@ -71,20 +71,20 @@ def by_samples(run: Callable[[Call], None]) -> Callable[[Call], None]:
     return act
 
 
-def mix_values(call: Call, heads: Heads, target: Array) -> Array:
+def attend(call: Call, heads: Heads, target: Array) -> Array:
     """Writes the values that every query sees, weighted, to a view [b, s, n, c, e] of a result.
 
     Gives the log-sum-exp of their scores, [b, n, c s].
     """
     q = query_rows(call, "q", heads.q)
     k, v = key_rows(call, "k", heads, heads.k), key_rows(call, "v", heads, heads.v)
-    shares = scores_of(call, heads, q, k)
-    sums = _share(call, heads, shares)
-    multiply_queries(call, "mixed", shares, v, target)
+    probs = scores_of(call, heads, q, k)
+    sums = _soft_max(call, heads, probs)
+    multiply_queries(call, "mixed", probs, v, target)
     return sums
 
 
-def _share(call: Call, heads: Heads, scores: Array) -> Array:
+def _soft_max(call: Call, heads: Heads, scores: Array) -> Array:
     """Rewrites scores to their soft-max; gives the log-sum-exp of every row, [.., rows]."""
     xp, scale = call.xp, left_scale(heads)
     if as_machine_code(xp, (scores,)):
@@ -111,7 +111,7 @@ def _run(call: Call) -> None:
     by_run, sums_of = out.reshape(b, s, n, c, -1), lse.reshape(b, n, c, s)
     for queries, part in query_blocks(call, heads):
         mixed = by_run[:, queries]
-        sums = mix_values(call, part, mixed).reshape(b, n, c, -1)
+        sums = attend(call, part, mixed).reshape(b, n, c, -1)
         if has_sinks(call.attrs):
             total = call.xp.logaddexp(sums, call.inputs[3].reshape(n, c, 1))
             mixed *= call.xp.exp(sums - total).transpose(0, 3, 1, 2)[..., None]
@@ -137,18 +137,18 @@ def backward(
     q = query_rows(call, "q", heads.q)
     k, v = key_rows(call, "k", heads, heads.k), key_rows(call, "v", heads, heads.v)
     slope = call.workspace.get("slope", (*q.shape[:-1], k.shape[2]), q.dtype) if heads.scoring.softcap else None
-    shares = scores_of(call, heads, q, k, slope)
-    ds = call.workspace.get("ds", shares.shape, shares.dtype)
+    probs = scores_of(call, heads, q, k, slope)
+    ds = call.workspace.get("ds", probs.shape, probs.dtype)
     xp.matmul(dout, v.transpose(0, 1, 3, 2), out=ds)
-    _share_again(call, heads, shares, ds, normaliser, delta)
-    multiply_keys(call, "by_value", shares.transpose(0, 1, 3, 2), dout, targets.v, heads, add=add)
+    _soft_max_again(call, heads, probs, ds, normaliser, delta)
+    multiply_keys(call, "by_value", probs.transpose(0, 1, 3, 2), dout, targets.v, heads, add=add)
     if slope is not None:
         ds *= slope
     multiply_keys(call, "by_key", ds.transpose(0, 1, 3, 2), q, targets.k, heads, add=add)
     multiply_queries(call, "by_query", ds, k, targets.q)
 
 
-def _share_again(call: Call, heads: Heads, scores: Array, slopes: Array, normaliser: Array, delta: Array) -> None:
+def _soft_max_again(call: Call, heads: Heads, scores: Array, slopes: Array, normaliser: Array, delta: Array) -> None:
     """Rewrites scores to p = exp(score - normaliser), and slopes to scale (slope - delta) p."""
     scale = left_scale(heads)
     if as_machine_code(call.xp, (scores,)):

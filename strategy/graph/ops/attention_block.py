@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from strategy.graph.graph import Attrs
-from strategy.graph.ops.attention import backward, mix_values, sinks_gradient
+from strategy.graph.ops.attention import attend, backward, sinks_gradient
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, shapes
 from strategy.graph.ops.heads import (
     HIDDEN,
@@ -106,7 +106,7 @@ def _merge(call: Call, cut: _Cut, out: Array, lse: Array) -> None:
     """Rows of more keys into views [b, s, h, d] and [b, h, s] of the rows so far."""
     xp = call.xp
     found = call.workspace.get("found", out.shape, out.dtype)
-    more = mix_values(call, cut.heads, found.reshape(*cut.heads.q.shape[:-1], -1)).reshape(lse.shape)
+    more = attend(call, cut.heads, found.reshape(*cut.heads.q.shape[:-1], -1)).reshape(lse.shape)
     total = xp.logaddexp(lse, more)
     found *= _by_row(xp.exp(more - total))
     out *= _by_row(xp.exp(lse - total))

@@ -303,10 +303,10 @@ def _largest(x: Vector) -> np.float32:
 def weigh_rows(
     scores: Matrix, scale: np.float32, queries: int, ahead: int, window: int, total: Vector, top: Vector
 ) -> None:
-    """Shares, e^(scale score - top) / total, of what a query sees, zero elsewhere; `top` is its largest scaled score.
+    """The soft-max, e^(scale score - top) / total, of what a query sees, zero elsewhere.
 
-    Row r is of query r % queries, which sees the keys up to `ahead` + that, and of these the last `window`; all where
-    that is 0. Where it sees none, all are far below zero alike.
+    `top` is the largest scaled score of a row. Row r is of query r % queries, which sees the keys up to `ahead` + that,
+    and of these the last `window`; all where that is 0. Where it sees none, all are far below zero alike.
     """
     rows, keys = scores.shape
     for row in range(rows):
@@ -348,7 +348,7 @@ def weigh_rows_again(
     lse: Vector,
     delta: Vector,
 ) -> None:
-    """Shares, e^(scale score - lse), of what a query sees, zero elsewhere.
+    """The soft-max, e^(scale score - lse), of what a query sees, zero elsewhere.
 
     Slopes become slope_scale (slope - delta) times these.
     """
