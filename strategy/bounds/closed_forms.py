@@ -63,8 +63,6 @@ class ClosedForms:
     layers_ns: dict[object, int] = field(default_factory=dict)
     are_axes_alike: bool = field(init=False)
     """Whether all data axes have alike what is exchanged along the other axes."""
-    may_keep: bool = field(init=False)
-    """Whether layers between the first and the last may keep what a configuration computes again (`kept_layers`)."""
     _exchange_ns: dict[object, int] = field(default_factory=dict)
     _dispatch_ns: dict[object, int] = field(default_factory=dict)
     _gradients: dict[object, tuple[LeastStepExchange, LeastAdding | None]] = field(default_factory=dict)
@@ -72,11 +70,10 @@ class ClosedForms:
 
     def __post_init__(self) -> None:
         self.are_axes_alike = self.request.cost.is_faster_inside()
-        self.may_keep = may_keep_layers(self.request)
 
     def timed(self, config: PlanConfig) -> PlanConfig:
         """The one whose work a configuration takes no less than: where layers may keep all, nothing is done again."""
-        return config.keeping_everything if self.may_keep else config
+        return config.keeping_everything if may_keep_layers(self.request, config) else config
 
     def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
         """What a layer leaves at least, whether it computes again or keeps all."""

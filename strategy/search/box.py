@@ -19,6 +19,8 @@ EXHAUSTED = 24
 
 FAR_FROM_FITTING, FAR_STEP = 1.25, 2
 """What holds more than so much of the memory is far from fitting: the next proposal skips a step."""
+SURELY = 1e-4
+"""By this part more is asked of a cut than what is to be surpassed: linear programs are not exact."""
 LIGHTER, HARDEST = 0.005, 6.0
 """By this part less is held by what is any lighter; and so hard bytes weigh where little else does."""
 
@@ -159,6 +161,17 @@ class Box:
         if config not in self.forbidding:
             self.forbidding[config] = self.within.why_nothing_fits(config)
         return self.forbidding[config]
+
+    def enough_ns(self, weights: FloatArray, most_ns: float) -> float | None:
+        """What a cut with these weights, (SIZE,), has to say for nothing to take less; None where it is not known."""
+        within, found = self.within, list[float | None]()
+        if within is None or math.isinf(most_ns):
+            return None
+        for config, bound_ns in zip(self.configs, self.bounds_ns, strict=True):
+            if bound_ns < most_ns:
+                found.append(within.enough(config, weights, (1 + SURELY) * most_ns))
+        known = [one for one in found if one is not None]
+        return max(known) if len(known) == len(found) else None
 
     def raise_bounds(self, most_ns: float) -> None:
         """Bound by all cuts what may still be the least, up to what is of interest."""

@@ -61,6 +61,8 @@ FAR = 0.06
 that takes longer where there are groups left to refine, which may be faster."""
 ALIKE = 5e-3
 """By this part plans are told apart by simulation: of those that take hardly more, the one with the least objective."""
+FOR_PROOF = 0.02
+"""By this part what is proved may be slower: less than what objectives and simulations differ by (3 % at worst)."""
 ROOM = 0.08
 """Share of the memory that a proposal leaves free which is as good as certain to fit."""
 SURE = 0.15
@@ -120,12 +122,14 @@ def _searched(
             rest = _less(budget, refinement.certifying_s) if plans else budget
             plans.extend(_plans(request, known, simulate, simulated - len(plans), rest, far=far))
             for _ in range(MOST_RETURNS):  # what was thought to fit may not have
-                known.answer_ns = answer(plans).claims.objective_s * 1e9 if plans else 0.0
+                known.answer_ns = (
+                    best_of(plans, request.gap, refinement.bound_ns).claims.objective_s * 1e9 if plans else 0.0
+                )
                 if (plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns) or last.is_over():
                     break
                 rest = _less(budget, refinement.certifying_s) if plans else budget
                 refinement.go_on(last.at_most(_less(rest, _leading_s(request, known)).left_s()))
-                plans.extend(_plans(request, known, simulate, 1, rest))
+                plans.extend(_plans(request, known, simulate, 1, rest, far=0.0))
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):
             raise
@@ -146,7 +150,7 @@ def _searched(
         if not known.complete:
             raise _none_found(request, known)
         raise nothing_fits_deep(request, short, work, groups, known.proposals, budget)
-    best = answer(plans)
+    best = best_of(plans, request.gap, refinement.bound_ns)
     others = sorted((plan for plan in plans if plan is not best), key=lambda plan: plan.claims.step_time_s)
     objective_ns = round(best.claims.objective_s * 1e9)
     is_enough = known.complete or (1 - request.gap) * objective_ns <= refinement.bound_ns
@@ -167,10 +171,17 @@ def _less(budget: Budget, seconds: float) -> Budget:
     return budget.at_most(max(0.0, budget.left_s() - seconds))
 
 
-def answer(plans: Sequence[Plan]) -> Plan:
-    """The fastest as simulated; of those that can hardly be told from it, the one of which most is proved."""
+def best_of(plans: Sequence[Plan], gap: float, bound_ns: float) -> Plan:
+    """The fastest as simulated; of those that can hardly be told from it, the one of which most is proved.
+
+    One that is proved to be within `gap`, a part of the objective, of the bound may be a little slower for that.
+    """
     least_s = min(plan.claims.step_time_s for plan in plans)
-    alike = [plan for plan in plans if plan.claims.step_time_s <= (1 + ALIKE) * least_s]
+    proved = [plan for plan in plans if (1 - gap) * plan.claims.objective_s * 1e9 <= bound_ns]
+    for among, part in ((proved, ALIKE), (proved, FOR_PROOF), (plans, ALIKE)):
+        alike = [plan for plan in among if plan.claims.step_time_s <= (1 + part) * least_s]
+        if alike:
+            break
     return min(alike, key=lambda plan: (plan.claims.objective_s, plan.claims.step_time_s))
 
 
@@ -221,6 +232,7 @@ def _plans(
             known.tried[one.found.config] = one.found.step_ns
             if isinstance(found, Plan):
                 count += 1
+                known.planned[one.found.config] = one.found.step_ns
                 known.learn_time(one, found.claims.objective_s, found.claims.step_time_s)
                 known.learn(one, max(found.claims.peak_memory_bytes))
                 yield found
@@ -231,7 +243,7 @@ def _plans(
                 if found.smallest_limit is not None:
                     known.learn(one, found.smallest_limit)
                 if not known.fits(request, one):  # others of its configuration may hold less
-                    known.tried.pop(one.found.config, None)
+                    known.forget(one.found.config)
             elif isinstance(found, PlanError):  # too large to be lowered: others may be smaller
                 known.unplanned[one.found.config] = found
             else:
@@ -255,7 +267,11 @@ def _surest(request: Request, known: SearchState, leading: LayoutProposal, budge
         and known.likely_ns(one) <= most_ns
         and _planning_s(request, one) <= most_s
     ]
-    return min(near, key=lambda one: known.margin(one.found.config) * max(one.found.peak_bytes), default=leading)
+    return min(
+        near,
+        key=lambda one: known.margin(one.found.config, one.signatures) * max(one.found.peak_bytes),
+        default=leading,
+    )
 
 
 def _beside_each_other(
@@ -297,7 +313,9 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
 def _none_found(request: Request, known: SearchState) -> OutOfTimeError:
     """Some configuration may fit, by all that is certain, but no layout of it was found that does."""
     tried = (one for one in known.proposals if one.found.config not in known.unplanned)
-    needed = min((known.margin(one.found.config) * max(one.found.peak_bytes) for one in tried), default=None)
+    needed = min(
+        (known.margin(one.found.config, one.signatures) * max(one.found.peak_bytes) for one in tried), default=None
+    )
     nearest = "" if needed is None else f"; the nearest holds about {format_bytes(needed)}"
     limit = format_bytes(request.memory_limit_bytes)
     tokens = request.model.tokens_per_sample

@@ -101,6 +101,8 @@ class Prospects:
         self.across: dict[object, float] = {}
         """Mesh -> by which factor boxes take longer than their bounds count, which know the first stage's nodes alone:
         1 where all stages share nodes alike."""
+        self.mixed: dict[tuple[PlanConfig, Proposed, Proposed], float] = {}
+        """Of ways that were mixed, what the sum of parts was multiplied by, see `SearchState.margin`."""
         self.too_many: dict[object, int] = {}
         """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
 
@@ -161,15 +163,18 @@ class Prospects:
         request, best_ns, within = self.request, self.best_ns, box.within
         overlap, least_ns, fitting_ns, lightest = Overlap.of(request.cost.cluster), math.inf, math.inf, math.inf
         for one in box.configs:
-            if within is None or within.step_ns(one, point) >= best_ns:
-                continue
+            step_ns = math.inf if within is None else within.step_ns(one, point)
+            if within is None or step_ns >= self.known.planned_ns:
+                continue  # what is slower than what is merely likely to fit may be wanted when that does not
             between_ns = between_places(answer.messages, one)
             found = pipelined(answer.parts, one, request.model.layers, between_ns, overlap, answer.tied)
             proposal = LayoutProposal(found, answer.signatures, answer.deep_ops, answer.keeps)
             self.known.proposals.append(proposal)
-            least_ns = min(least_ns, found.step_ns)
             if self._across(one) > 1.0:
-                self.across[_of_mesh(one)] = max(1.0, found.step_ns / within.step_ns(one, point))
+                self.across[_of_mesh(one)] = max(1.0, found.step_ns / step_ns)
+            if step_ns >= best_ns:
+                continue
+            least_ns = min(least_ns, found.step_ns)
             if self.known.fits(request, proposal):
                 fitting_ns = min(fitting_ns, found.step_ns)
             held = self.known.margin(one) * max(found.peak_bytes)
@@ -200,12 +205,14 @@ class Prospects:
 
     def _propose_mixed(self, box: Box, *ways: Proposed) -> float:
         """Add what is laid out in two ways, where that is faster than what is known; the least that this takes."""
-        least_ns = math.inf
+        least_ns, best_ns = math.inf, self.best_ns
         for one, other in (ways, ways[::-1]):
             for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
-                found = (
-                    mixed_proposal(self.request, self.known, config, one, other) if bound_ns < self.best_ns else None
-                )
+                margin = self.known.margin(config, one.signatures)
+                if bound_ns >= best_ns or self.mixed.get((config, one, other)) == margin:
+                    continue  # or nothing else fits than the last time
+                self.mixed[config, one, other] = margin
+                found = mixed_proposal(self.request, self.known, config, one, other)
                 if found is not None:
                     self.known.proposals.append(found)
                     least_ns = min(least_ns, found.found.step_ns)

@@ -343,13 +343,15 @@ class Refinement:
                     return self._ask(way, restricted(weights, on_tensor_axis(config)), tensor_axis=True)
                 box.level = 3
                 continue
-            if promises and not box.is_proposed:
+            # A cut that closes the box is found sooner than layouts, and one that does not has layouts as well.
+            if promises and not box.is_proposed and (box.level > 3 or math.isinf(most_ns)):
                 weights = self.prospects.likely_to_fit(box, most_ns)
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
             if box.level < EXHAUSTED:
                 weights = self._worth_asking_alone(box, RISE * most_ns)
                 if weights is not None:
-                    return self._ask(self._way(box, box.points, tensor_axis=False), weights, tensor_axis=False)
+                    way, enough_ns = self._way(box, box.points, tensor_axis=False), box.enough_ns(weights, most_ns)
+                    return self._ask(way, weights, tensor_axis=False, enough_ns=enough_ns)
             box.level = EXHAUSTED
             if not promises:
                 return None
@@ -442,8 +444,9 @@ class Refinement:
         tensor_axis: bool,
         proposes: bool = False,
         of_bytes: bool = False,
+        enough_ns: float | None = None,
     ) -> Question:
-        return Question(config, weights, tensor_axis, self.one_s, self.budget, proposes, of_bytes)
+        return Question(config, weights, tensor_axis, self.one_s, self.budget, proposes, of_bytes, enough_ns)
 
     def _take(self, box: Box, question: Question, answer: Answer, most_ns: float) -> None:
         """Make use of an answer."""

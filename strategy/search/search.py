@@ -357,7 +357,8 @@ def _solve_each(
     together = _together(request)
     while left:
         few: list[PlanConfig] = []
-        while left and len(few) < together and not known.waits(left[0][2], few):
+        waiting: list[tuple[int, int, PlanConfig]] = []
+        while left and len(few) < together:
             bound_ns, number, config = heapq.heappop(left)
             before_ns, best_ns = known.bound_ns(config), known.best_ns
             if before_ns > bound_ns:
@@ -366,10 +367,14 @@ def _solve_each(
                 known.raise_bound(config, before_ns)
             elif budget.is_over():
                 known.leave_out(config, before_ns)
+            elif known.waits(config, few):
+                waiting.append((bound_ns, number, config))
             else:
                 few.append(config)
                 if watch is not None:
                     watch(number, len(candidates), config, min((*known.bounds_ns.values(), before_ns)), best_ns)
+        for one in waiting:
+            heapq.heappush(left, one)
         tasks = [partial(examine, request, c, free_rules(c), budget, known.best_ns, gap=gap) for c in few]
         for config, examined in zip(few, beside(tasks), strict=True):
             before_ns = known.bound_ns(config)

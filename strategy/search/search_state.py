@@ -65,6 +65,8 @@ class SearchState:
     proposals: list[LayoutProposal] = field(default_factory=list)
     margins: dict[PlanConfig | HeldAlike, float] = field(default_factory=dict)
     """Memory as it was laid out over the sum of its parts, where plans have shown it: the most of those alike."""
+    shown: dict[tuple[PlanConfig, int], float] = field(default_factory=dict)
+    """The same by configuration and by the layouts of the first and the last layer, which proposals keep."""
     refused: bool = False
     """Whether some plan did not fit though it was likely to."""
     unplanned: dict[PlanConfig, PlanError] = field(default_factory=dict)
@@ -72,6 +74,8 @@ class SearchState:
     complete: bool = True
     tried: dict[PlanConfig, float] = field(default_factory=dict)
     """Of which there are plans, or which do not fit as they are laid out: the nanoseconds that were proposed."""
+    planned: dict[PlanConfig, float] = field(default_factory=dict)
+    """The same, of which there are plans."""
     planned_ns: float = math.inf
     """The least that plans take, see `likely_ns`."""
     slower: dict[PlanConfig, float] = field(default_factory=dict)
@@ -82,15 +86,27 @@ class SearchState:
     pace: float = 1.0
     """Time that a plan has taken over what it was expected to."""
 
-    def margin(self, config: PlanConfig) -> float:
-        """What a sum of parts is multiplied by: as plans of the configuration have shown, or else others alike."""
-        return self.margins.get(config, self.margins.get(held_alike(config), MARGIN))
+    def margin(self, config: PlanConfig, signatures: Mapping[str, Signature] | None = None) -> float:
+        """What a sum of parts is multiplied by: as plans of the configuration have shown, or else others alike.
+
+        `signatures`: of proposals of which plans with the same ones tell more, whatever layers are mixed in.
+        """
+        known = self.margins.get(config, self.margins.get(held_alike(config), MARGIN))
+        return self.shown.get((config, id(signatures)), known)
 
     def learn(self, one: LayoutProposal, nbytes: float) -> None:
         """What a plan holds says what the sum of the parts of others is worth; the most that was seen counts."""
         config, seen = one.found.config, nbytes / max(one.found.peak_bytes)
         for alike in (config, held_alike(config)):
             self.margins[alike] = max(self.margins.get(alike, 0.0), seen)
+        key = config, id(one.signatures)
+        self.shown[key] = max(self.shown.get(key, 0.0), seen)
+
+    def forget(self, config: PlanConfig) -> None:
+        """What was tried last did not fit: others of its configuration that hold less may, but for what is planned."""
+        del self.tried[config]
+        if config in self.planned:
+            self.tried[config] = self.planned[config]
 
     def learn_time(self, one: LayoutProposal, objective_s: float, simulated_s: float) -> None:
         """A plan has shown what its proposal takes."""
@@ -116,7 +132,7 @@ class SearchState:
 
     def fits(self, request: Request, one: LayoutProposal, *, spare: float = 0.0) -> bool:
         """Whether it is likely to, and to leave such a share of the device's memory free; and can be planned."""
-        margin, there = self.margin(one.found.config), host_memory_bytes(request.cost.cluster)
+        margin, there = self.margin(one.found.config, one.signatures), host_memory_bytes(request.cost.cluster)
         limits = request.memory_limits(one.found.config)
         held = all(margin * peak <= (1 - spare) * most for peak, most in zip(one.found.peak_bytes, limits, strict=True))
         return held and max(one.found.host_bytes) <= there and one.found.config not in self.unplanned

@@ -65,6 +65,10 @@ class Weighing:
         """What a cost of the problem stands for, in the unit of weights times counts."""
         return math.ldexp(cost, self.shift - self.bits)
 
+    def cost(self, total: float) -> int:
+        """The least cost that stands for no less than so much."""
+        return math.ceil(math.ldexp(total, self.bits - self.shift))
+
     def costs(self, counts: Counts) -> IntArray:
         """(cells,); what is forbidden stays so."""
         costs: IntArray = counts.numbers @ self.units >> self.shift

@@ -54,9 +54,12 @@ WORTHWHILE = 0.04
 class BranchAndBound:
     """The tree: its root, and the open nodes by bound."""
 
-    def __init__(self, core: Core, rank: IntArray, progress: Progress, gap: float = 0.0) -> None:
+    def __init__(
+        self, core: Core, rank: IntArray, progress: Progress, gap: float = 0.0, enough: int | None = None
+    ) -> None:
         self.rank = rank
         self.gap = gap
+        self.enough = enough
         self.progress = progress
         self.cost_ceiling = core.cost_ceiling
         self.root = BranchNode(core, core.constant, np.zeros(core.room.size))
@@ -87,7 +90,10 @@ class BranchAndBound:
         upper_bound = self.progress.upper_bound
         if bound is None or bound > self.cost_ceiling:
             return True
-        return upper_bound is not None and bound >= upper_bound - int(self.gap * abs(upper_bound))
+        if upper_bound is None:
+            return False
+        is_enough = self.enough is not None and bound >= self.enough
+        return is_enough or bound >= upper_bound - int(self.gap * abs(upper_bound))
 
     def _push(self, node: BranchNode) -> None:
         if node.bound is None or self._is_fathomed(node.bound):

@@ -29,6 +29,7 @@ def solve(
     budget: Budget = UNLIMITED,
     cutoff: int | None = None,
     gap: float = 0.0,
+    enough: int | None = None,
     starts: Sequence[Sequence[int]] = (),
     progress: Report | None = None,
 ) -> Solution:
@@ -40,6 +41,8 @@ def solve(
             a stop by work is the same on any machine.
         cutoff: only choices cheaper than this are wanted: once none is proved to exist, the status is `cutoff`.
         gap: part of the cost that the bound may be below it: the work ends there, with status `feasible`.
+        enough: a bound of so much is all that is wanted: the work ends there, once there is a choice, with status
+            `feasible`.
         starts: known choices; the answer is never worse than the legal ones among them.
         progress: called whenever bound or cost move, with seconds, lower bound and cost (None: none yet).
 
@@ -59,7 +62,7 @@ def solve(
         for choice in starts:
             known.offer(choice)
         core = build_core(problem, budget=budget)
-        search = BranchAndBound(core, lifetime_rank(problem), known, gap)
+        search = BranchAndBound(core, lifetime_rank(problem), known, gap, enough)
         known.raise_bound(core.constant, "reductions")
         search.run()
     except OutOfTimeError:

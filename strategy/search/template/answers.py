@@ -52,6 +52,7 @@ class Question:
         budget: when all must end.
         proposes: whether it is asked for the layouts that cost least, whatever it says of the bound.
         of_bytes: whether it is about what is held, not about time.
+        enough_ns: a bound of so much is all that is wanted, if it is known how much is.
     """
 
     config: PlanConfig
@@ -61,6 +62,7 @@ class Question:
     budget: Budget
     proposes: bool = False
     of_bytes: bool = False
+    enough_ns: float | None = None
 
     @property
     def effort(self) -> float:
@@ -139,7 +141,7 @@ class Templates:
         except InfeasibleError:
             return Answer(TemplateCut(name, Weighing.of(np.zeros(SIZE), 0, 0), None, None), None, None)
         budget = question.budget.at_most(question.most_s).with_work(TENSOR_WORK if question.tensor_axis else WORK)
-        found = solve_template(name, template, question.weights, budget)
+        found = solve_template(name, template, question.weights, budget, question.enough_ns)
         if isinstance(found, TemplateCut):
             return Answer(found, None, None)
         if question.tensor_axis:

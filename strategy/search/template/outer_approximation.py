@@ -174,6 +174,16 @@ class _Program:
                 for part, point in zip(parts, among, strict=True):
                     row.SetCoefficient(part, -float(point[at]))
 
+    def maximise(self, weights: FloatArray, step_ms: float) -> None:
+        """Most of a weighted sum, (SIZE,), of what takes no longer, in place of the least step."""
+        objective = self.solver.Objective()
+        objective.Clear()
+        for point in self.points:
+            for at in np.flatnonzero(weights).tolist():
+                objective.SetCoefficient(point[at], float(weights[at]))
+        objective.SetMaximization()
+        self.step.SetUb(step_ms)
+
     def allow_beyond(self, price: float) -> None:
         """Let more be held than there is, at a price for each unit."""
         beyond = self.solver.NumVar(0.0, self.solver.infinity(), "")
@@ -337,6 +347,29 @@ class OuterApproximation:
         """With the longest path of a point, and those that are known."""
         program.add_path(*self._longest(config, point, exact=exact))
         for path, counts in self.paths.of(config):
+            program.add_path(path, counts)
+
+    def enough(self, config: PlanConfig, weights: FloatArray, step_ns: float) -> float | None:
+        """A cut with these weights, (SIZE,), which says so much bounds a configuration by a step of `step_ns`.
+
+        It is the most that what takes no longer weighs; None where nothing does, or layers may be treated in several
+        ways.
+        """
+        if len(self.ways) > 1 or not weights.any():
+            return None
+        program = _Program.of(self.ways, *self._memory(config))
+        numbers = weights * UNITS
+        size = float(numbers.max())
+        program.maximise(numbers / size, step_ns / UNITS[0])
+        self._begin(program, config, self._least, exact=False)
+        program.add_cuts(self.ways)
+        while True:
+            solved = program.solve()
+            if solved is None or not program.has_prices:
+                return None
+            path, counts = self._longest(config, solved[1], exact=True)
+            if counts @ solved[1] * UNITS[0] <= step_ns * (1 + 1e-4) or len(program.paths) >= MOST_PATHS:
+                return size * float(program.solver.Objective().Value())
             program.add_path(path, counts)
 
     def mixed(self, config: PlanConfig, points: Sequence[Sequence[FloatArray]]) -> Bound:

@@ -38,7 +38,7 @@ class Chosen:
 
 
 def solve_template(
-    name: TemplateName, template: LayerTemplate, weights: FloatArray, budget: Budget
+    name: TemplateName, template: LayerTemplate, weights: FloatArray, budget: Budget, enough_ns: float | None = None
 ) -> Chosen | TemplateCut:
     """What costs least; if no choice is legal, the cut that says so.
 
@@ -47,13 +47,15 @@ def solve_template(
         template: whose layouts.
         weights: (SIZE,), >= 0.
         budget: for it.
+        enough_ns: a bound of so much is all that is wanted.
 
     Raises:
         OutOfTimeError: there was no time to find any.
     """
     weighing = _weighing(template.problem.linear, weights)
     problem: LayoutProblem = template.problem.at(weighing)
-    solution = solve(problem.problem, budget=budget, gap=CLOSE_ENOUGH)
+    enough = None if enough_ns is None else weighing.cost(enough_ns)
+    solution = solve(problem.problem, budget=budget, gap=CLOSE_ENOUGH, enough=enough)
     if solution.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     if solution.status is Status.INFEASIBLE:

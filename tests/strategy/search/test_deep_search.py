@@ -7,6 +7,7 @@ import math
 import random
 import signal
 from dataclasses import replace
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +44,7 @@ from strategy.search.refinement import RISE, Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from strategy.search.search_state import MARGIN, LayoutProposal, SearchState
+from strategy.search.template.layer_mix import LayerMix
 from strategy.search.template.stages import Pipelined
 from strategy.search.template.template_solve import Chosen, solve_template
 from strategy.space.candidates import SCHEDULES
@@ -524,8 +526,24 @@ def test_of_plans_that_simulation_hardly_tells_apart_the_one_is_the_answer_of_wh
         return SimpleNamespace(claims=SimpleNamespace(step_time_s=step_time_s, objective_s=objective_s))
 
     fast, near, far = plan(1.0, 1.02), plan(1.004, 0.99), plan(1.006, 0.9)
-    assert module.answer([far, fast, near]) is near  # type: ignore[list-item]
-    assert module.answer([far, fast]) is fast  # type: ignore[list-item]
+    assert module.best_of([far, fast, near], 0.01, 0) is near  # type: ignore[list-item]
+    assert module.best_of([far, fast], 0.01, 0) is fast  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("slower", "is_preferred"), [(1.004, True), (1.015, True), (1 + module.FOR_PROOF + 1e-3, False)]
+)
+def test_what_is_proved_may_be_a_little_slower(slower: float, is_preferred: bool) -> None:
+    """Llama-3-405B on 2,048 H100: what is within 0.5 % of the bound is 1.4 % slower as simulated than what is not."""
+
+    def plan(step_time_s: float, objective_s: float) -> SimpleNamespace:
+        return SimpleNamespace(claims=SimpleNamespace(step_time_s=step_time_s, objective_s=objective_s))
+
+    fast, proved = plan(1.0, 1.02), plan(slower, 1.0)
+    best = module.best_of([fast, proved], 0.01, 0.995e9)  # type: ignore[list-item]
+    assert (best is proved) is is_preferred
+    best = module.best_of([fast, proved], 0.01, 0.9e9)  # type: ignore[list-item]
+    assert (best is proved) is (slower <= 1 + module.ALIKE), "nothing is proved of either"
 
 
 def test_what_a_plan_holds_counts_for_its_own_configuration_first() -> None:
@@ -538,6 +556,27 @@ def test_what_a_plan_holds_counts_for_its_own_configuration_first() -> None:
     known.learn(proposal(alike), 104)
     known.learn(proposal(ours), 90)
     assert [known.margin(one) for one in (ours, alike, replace(ours, dp=8), other)] == [0.92, 1.04, 1.04, MARGIN]
+
+
+def test_what_plans_with_the_same_first_layer_hold_counts_before_all_else() -> None:
+    config, known = PlanConfig(2, 2, 2, 1, 4, Schedule.ONE_F_ONE_B), SearchState()
+    one, other = (LayoutProposal(Pipelined(config, 1, (100, 80), (0, 0)), {}, 1) for _ in range(2))
+    known.learn(one, 104)
+    known.learn(other, 99)
+    mixed = replace(other, mix=LayerMix({}, Fraction(1, 8)))
+    signatures = one.signatures, mixed.signatures, {}
+    assert [known.margin(config, each) for each in signatures] == [1.04, 0.99, 1.04]
+    assert [known.fits(asked(limit=limit), mixed) for limit in (98, 100)] == [False, True]
+
+
+def test_what_does_not_fit_leaves_the_plans_of_its_configuration_remembered() -> None:
+    config, known = PlanConfig(2, 2, 2, 1, 4, Schedule.ONE_F_ONE_B), SearchState()
+    known.tried[config] = 90
+    known.forget(config)
+    assert config not in known.tried
+    known.planned[config], known.tried[config] = 100, 90
+    known.forget(config)
+    assert known.tried == {config: 100}, "what is no faster is not planned once more"
 
 
 def test_what_takes_much_longer_by_simulation_gives_way_to_what_takes_hardly_longer_by_the_objective() -> None:

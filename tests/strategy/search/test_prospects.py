@@ -116,3 +116,19 @@ def test_parts_that_are_too_unlike_make_many_ranks_doubtful(monkeypatch: pytest.
     assert is_plannable(300, 3), "few ranks are planned each by itself"
     monkeypatch.setattr(module, "MOST_ACTORS", 0)
     assert [is_plannable(256, 3), is_plannable(300, 3), is_plannable(300, 0)] == [True, False, True]
+
+
+def test_layouts_slower_than_what_is_likely_to_fit_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The faster ones may turn out not to fit; once a plan is known, what is slower is of no use."""
+    with refinement(dp=16, tp=1, pp=1, micro_batch=4, ep=1, zero_stage=0) as found:
+        found.run()
+    box = next(box for box in found.boxes if box.layouts and box.within is not None)
+    prospects, (point, *_) = found.prospects, next(iter(box.points.values()))
+    monkeypatch.setattr(Prospects, "best_ns", property(lambda self: 1.0))
+    count = len(prospects.known.proposals)
+    prospects.propose(box, box.layouts[0], point)
+    assert len(prospects.known.proposals) > count
+    count = len(prospects.known.proposals)
+    prospects.known.planned_ns = 1.0
+    prospects.propose(box, box.layouts[0], point)
+    assert len(prospects.known.proposals) == count

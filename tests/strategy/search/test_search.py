@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import strategy.search.search
+from strategy.base.beside import beside
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.layout.config import Offload, Recompute
@@ -117,6 +118,23 @@ def test_a_gap_is_kept_before_it_is_closed(asked: Request, together: bool, monke
         assert claims.lower_bound_s <= best * (1 + 1e-9)
         assert claims.gap <= gap
         assert best * (1 - 1e-9) <= claims.objective_s
+
+
+@exchange_left_alone()
+def test_two_are_solved_side_by_side_though_others_wait_for_the_first(
+    asked: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What saves more memory of the same degrees is next by its bound, but waits for what is told of the first."""
+    together: list[list[object]] = []
+
+    def noted(tasks: list[Any]) -> list[Any]:
+        together.append([(task.args[1].mesh, task.args[1].micro_batch) for task in tasks if task.func is examine])
+        return beside(tasks)
+
+    monkeypatch.setattr(strategy.search.search, "beside", noted)
+    monkeypatch.setattr(strategy.search.search, "MANY_OPS", 1)
+    found_with(asked)
+    assert len(set(together[0])) == 2
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from strategy.base.errors import InternalError
 from strategy.base.status import Status
 from strategy.ilp.check import check_solution
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage, evaluate
-from strategy.ilp.solve import brute_force, smallest_limit, solve, solver
+from strategy.ilp.solve import branch_and_bound, brute_force, smallest_limit, solve, solver
 from strategy.ilp.solve.memory_feasibility import Feasibility, find_legal
 from tests.strategy.ilp.problems import ladder, random_problem
 from tests.strategy.ilp.solve.oracle import replayed
@@ -237,6 +237,25 @@ def test_solvers_that_contradict_each_other_are_a_bug(monkeypatch: pytest.Monkey
     monkeypatch.setattr(solver, "find_legal", lambda problem, budget: Feasibility(False, (0,), 0))
     with pytest.raises(InternalError, match="found a choice where there is none"):
         solve(_crowded())
+
+
+@pytest.mark.parametrize("limit", [None, 2 * 10**9])
+def test_a_bound_of_as_much_as_is_wanted_is_enough(limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is at least that, its proof is replayed, and where less is wanted the work ends sooner."""
+    monkeypatch.setattr(branch_and_bound, "ROOT_ELIMINATION_CELLS", 0)
+    rng, sooner = random.Random(14), 0
+    for seed in range(8):
+        problem = ladder(rungs=5, seed=seed, limit=limit)
+        best = solve(problem).cost
+        assert best is not None
+        wanted = best - rng.randrange(best // 10)
+        answer = solve(problem, enough=wanted)
+        assert answer.cost is not None
+        assert wanted <= answer.lower_bound <= best <= answer.cost
+        assert replayed(problem, answer).lower_bound == answer.lower_bound
+        sooner += answer.status == "feasible"
+        assert solve(problem, enough=best + 1).status == "optimal", "there is no more to prove"
+    assert sooner >= 3
 
 
 def test_where_a_gap_is_allowed_the_work_ends_within_it() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.inequality import Inequality
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows, stage_rows
 from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SIZE, SUMS
@@ -109,6 +110,46 @@ def test_cuts_between_bound_and_mixes_close_the_gap(config: PlanConfig) -> None:
             assert mixed.step_ns == pytest.approx(found.step_ns(config, chosen.point), rel=1e-3)
         weights = (bound.weights + mixed.weights) / 2
     assert bound.step_ns >= 0.995 * mixed.step_ns
+
+
+@pytest.mark.parametrize("is_scarce", [False, True])
+@pytest.mark.parametrize("config", long_but(CONFIGS, 3, 7), ids=str)
+def test_a_cut_that_says_enough_bounds_by_what_was_asked_and_one_that_says_less_does_not(
+    config: PlanConfig, is_scarce: bool
+) -> None:
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    if is_scarce:
+        least = ClosedForms(asked, least_work(asked)).least(config)
+        limit = int(1.5 * (memory_rows(config, GPT.layers) @ least).max())
+        asked = replace(asked, memory_limit_bytes=limit)
+    for more in (1.02, 1.3):
+        found = within(asked, config)
+        cut(asked, config, found)
+        bound = found.bound(config)
+        assert bound.step_ns is not None
+        step_ns, weights = more * bound.step_ns, np.array(bound.weights)
+        enough = found.enough(config, weights, step_ns)
+        assert enough is not None
+        for part in (0.99, 1.001):
+            one = within(asked, config)
+            one.add_cut(Inequality(weights, part * enough), 0)
+            for (numbers, value), why in zip(found.ways[0].cuts, found.ways[0].known, strict=True):
+                one.ways[0].cuts.append((numbers, value))
+                one.ways[0].known.append(why)
+            surpassed = one.bound(config).step_ns
+            assert (surpassed is None or surpassed >= step_ns * (1 - 1e-4)) == (part > 1)
+
+
+def test_where_layers_may_be_treated_in_two_ways_it_is_not_known_what_is_enough() -> None:
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    forms, config = ClosedForms(asked, least_work(asked)), replace(CONFIGS[0], recompute=Recompute.FULL)
+    way = forms.least(config), forms.inequalities(config)
+    overlap = Overlap.of(asked.cost.cluster)
+    for ways, is_known in (([way], True), ([way, way], False)):
+        found = OuterApproximation.of(GPT.layers, PLENTY, ways, overlap)
+        bound = found.bound(config)
+        assert bound.step_ns is not None
+        assert (found.enough(config, bound.weights, 1.1 * bound.step_ns) is not None) is is_known
 
 
 def test_a_solution_a_little_below_zero_has_a_path() -> None:
