@@ -78,6 +78,8 @@ UNLIKE = 1.15
 without, of which nothing is known to fit: what promises are worth is not the same for both."""
 BESIDE = 2.0
 """By this part of what is asked for the box that promises most, more is asked for those that are bounded least."""
+AT_LEAST = 6
+"""So many questions are asked at a time, if there are: processes wait for the last answer."""
 ALONE_EFFORT = 3.0
 """So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
 MOST_RAISED = 12
@@ -179,16 +181,20 @@ class Refinement:
                 self._take_turn(left, most_ns)
 
     def _take_turn(self, left: list[Box], most_ns: float) -> None:
-        """Refine what promises most, and what is bounded least; that is looked for while the first is under way."""
-        first, others = self._promised(left, most_ns), list[tuple[Box, Question]]()
+        """Refine what promises most, and what is bounded least; that is looked for while others are under way."""
+        asked = list[tuple[Box, Question]]()
+        outcomes = self.workers.answers(self._asked(left, most_ns, asked))
+        self._take_all(asked, outcomes, most_ns)
 
-        def beside() -> list[Question]:
-            if not (first and self._wants_layouts()):
-                others.extend(self._beside(left, first, most_ns))
-            return [question for _, question in others]
-
-        outcomes = self.workers.answers([question for _, question in first], beside)
-        self._take_all([*first, *others], outcomes, most_ns)
+    def _asked(self, left: list[Box], most_ns: float, asked: list[tuple[Box, Question]]) -> Iterator[Question]:
+        """What is to be asked in a turn, one by one as it is found, and of which box."""
+        for box, question in self._promised(left, most_ns):
+            asked.append((box, question))
+            yield question
+        if not (asked and self._wants_layouts()):
+            for box, question in self._beside(left, tuple(asked), most_ns):
+                asked.append((box, question))
+                yield question
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -251,7 +257,7 @@ class Refinement:
                     box.weigh_anew()
                     box.level = min(box.level, 3)
 
-    def _promised(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
+    def _promised(self, left: list[Box], most_ns: float) -> Iterator[tuple[Box, Question]]:
         """What to ask next for the boxes that promise most, if any do."""
         found: list[tuple[Box, Question]] = []
         while len(found) < PROMISING and not self.budget.is_over():
@@ -269,8 +275,10 @@ class Refinement:
                 self.promising = promising
             if promising is None:
                 break
-            self._add_question(found, promising, most_ns, promises=True)
-        return found
+            question = self._told_question(promising, most_ns, promises=True)
+            if question is not None:
+                found.append((promising, question))
+                yield promising, question
 
     def _unlike(self, first: Box, likely: list[Box]) -> Box | None:
         """What promises most of those with a pipeline, if `first` has none, or without; None where that is no use."""
@@ -282,33 +290,35 @@ class Refinement:
         near_ns = min(self.best_ns, UNLIKE * first.promise[1])
         return found if found is not None and found.promise[1] < near_ns else None
 
-    def _beside(self, left: list[Box], first: list[tuple[Box, Question]], most_ns: float) -> list[tuple[Box, Question]]:
+    def _beside(
+        self, left: list[Box], first: Sequence[tuple[Box, Question]], most_ns: float
+    ) -> Iterator[tuple[Box, Question]]:
         """About as much for the boxes that are bounded least."""
         found: list[tuple[Box, Question]] = []
-        enough = BESIDE * first[0][1].effort if first else (1 + WORKERS) * ALONE_EFFORT
+        enough = max(BESIDE * first[0][1].effort if first else 0.0, (1 + WORKERS) * ALONE_EFFORT)
         left_to_raise = MOST_RAISED if first else len(left)
-        passed_over = list[Box]()
-        while sum(question.effort for _, question in found) < enough and left_to_raise and not self.budget.is_over():
+        while left_to_raise and not self.budget.is_over():
+            if sum(question.effort for _, question in found) >= enough and len(first) + len(found) >= AT_LEAST:
+                break
             left_to_raise -= 1
             asked = {other.axes for other, _ in (*first, *found) if other.level == 0}
-            taken = {*passed_over, *(box for box, _ in (*first, *found))}
+            taken = {box for box, _ in (*first, *found)}
             others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
             others = [box for box in others if box.level or box.axes not in asked]
             if not others:
                 break
             least = min(others, key=lambda box: box.bound_ns)
-            self._add_question(found, least, most_ns, promises=False)
-            if first and found and found[-1][1].effort > enough:  # what promises most would wait for it
-                passed_over.append(found.pop()[0])
-        return found
+            question = self._told_question(least, most_ns, promises=False)
+            if question is not None:
+                found.append((least, question))
+                yield least, question
 
-    def _add_question(self, found: list[tuple[Box, Question]], box: Box, most_ns: float, *, promises: bool) -> None:
+    def _told_question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
+        """The question of a box; whoever watches is told of it."""
         if self.watch is not None:
             best_ns = None if math.isinf(self.best_ns) else int(self.best_ns)
             self.watch(self.turns - 1, len(self.boxes), box.config, self.bound_ns, best_ns)
-        question = self._question(box, most_ns, promises=promises)
-        if question is not None:
-            found.append((box, question))
+        return self._question(box, most_ns, promises=promises)
 
     def _question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
         """What to ask next for a box; None where what is known was enough to raise its bound."""

@@ -65,8 +65,8 @@ class SearchState:
     proposals: list[LayoutProposal] = field(default_factory=list)
     margins: dict[PlanConfig | HeldAlike, float] = field(default_factory=dict)
     """Memory as it was laid out over the sum of its parts, where plans have shown it: the most of those alike."""
-    shown: dict[tuple[PlanConfig, int], float] = field(default_factory=dict)
-    """The same by configuration and by the layouts of the first and the last layer, which proposals keep."""
+    shown: dict[PlanConfig, list[tuple[Mapping[str, Signature], float]]] = field(default_factory=dict)
+    """The same of plans of a configuration, by the layouts of the first and the last layer."""
     refused: bool = False
     """Whether some plan did not fit though it was likely to."""
     unplanned: dict[PlanConfig, PlanError] = field(default_factory=dict)
@@ -92,15 +92,15 @@ class SearchState:
         `signatures`: of proposals of which plans with the same ones tell more, whatever layers are mixed in.
         """
         known = self.margins.get(config, self.margins.get(held_alike(config), MARGIN))
-        return self.shown.get((config, id(signatures)), known)
+        shown = self.shown.get(config, ())
+        return max((seen for one, seen in shown if one is signatures or one == signatures), default=known)
 
     def learn(self, one: LayoutProposal, nbytes: float) -> None:
         """What a plan holds says what the sum of the parts of others is worth; the most that was seen counts."""
         config, seen = one.found.config, nbytes / max(one.found.peak_bytes)
         for alike in (config, held_alike(config)):
             self.margins[alike] = max(self.margins.get(alike, 0.0), seen)
-        key = config, id(one.signatures)
-        self.shown[key] = max(self.shown.get(key, 0.0), seen)
+        self.shown.setdefault(config, []).append((one.signatures, seen))
 
     def forget(self, config: PlanConfig) -> None:
         """What was tried last did not fit: others of its configuration that hold less may, but for what is planned."""

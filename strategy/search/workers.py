@@ -6,10 +6,10 @@ that a search is the same with and without them.
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,8 +21,25 @@ from strategy.ilp.solve.warm import warm
 from strategy.search.template.answers import Answer, Question, Templates
 
 Outcome = Answer | OutOfTimeError
-OWN_EFFORT = 0.7
-"""What this process does beside answering, by the measure of `Question.effort`: it finds what else to ask."""
+AHEAD = 2
+"""So many questions wait at another process at most, so that it has one to go on with while this one answers."""
+FAR_AHEAD = 16
+"""The same while this process does something else: no more than pipes have room for."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Questions of one round: which are left, which each other process has, and what is found."""
+
+    questions: list[Question] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    sent: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    found: dict[int, Outcome] = field(default_factory=dict)
+
+    def add(self, question: Question) -> None:
+        """One more."""
+        self.left.append(len(self.questions))
+        self.questions.append(question)
 
 
 @dataclass(slots=True)
@@ -55,67 +72,83 @@ class Workers:
         self.others.clear()
         self.builder.clear()
 
-    def answers(self, first: Sequence[Question], others: Callable[[], Sequence[Question]] = tuple) -> list[Outcome]:
-        """The answers, or why there are none, in order; what else is to be asked is found while others begin."""
-        load = [OWN_EFFORT, *(0.0 for _ in self.others)]
-
-        def more() -> tuple[Sequence[Question], list[tuple[int, int]]]:
-            found = others()
-            return found, self._dealt(found, load)
-
-        return self._answered(first, self._dealt(first, load), more)
+    def answers(self, questions: Iterable[Question]) -> list[Outcome]:
+        """The answers, or why there are none, in order; others begin while it is found what else there is to ask."""
+        asked = _Asked()
+        for question in questions:
+            asked.add(question)
+            self._take(asked, wait=False)
+            self._send(asked, 1)
+        while asked.left:
+            self._send(asked, 1)
+            mine = self._next(asked, 0)
+            self._send(asked, AHEAD)
+            if mine is not None:
+                begin = time.monotonic()
+                asked.found[mine] = _outcome(self.templates, asked.questions[mine])
+                self.effort_s = (time.monotonic() - begin) / asked.questions[mine].effort
+            self._take(asked, wait=False)
+        return self._rest(asked)
 
     def meanwhile(self, questions: Sequence[Question], work: Callable[[], None]) -> list[Outcome]:
         """The answers, found by others while this process does something else."""
+        asked = _Asked()
+        for question in questions:
+            asked.add(question)
+        self._send(asked, FAR_AHEAD)
+        work()
+        return self._rest(asked)
 
-        def nothing_more() -> tuple[Sequence[Question], list[tuple[int, int]]]:
-            work()
-            return (), []
+    def _send(self, asked: _Asked, ahead: int) -> None:
+        """Let every other process have as many questions as it may, one more each in turn."""
+        for count in range(ahead):
+            for who in range(1, 1 + len(self.others)):
+                if len(asked.sent[who]) <= count:
+                    self._send_next(asked, who)
 
-        return self._answered(questions, self._dealt(questions, [math.inf, *(0.0 for _ in self.others)]), nothing_more)
-
-    def _answered(
-        self,
-        first: Sequence[Question],
-        dealt: Sequence[tuple[int, int]],
-        more: Callable[[], tuple[Sequence[Question], list[tuple[int, int]]]],
-    ) -> list[Outcome]:
-        asked = [(i, who) for i, who in dealt if who and self._ask(who, first[i])]
-        others, to_whom = more()
-        questions = [*first, *others]
-        asked += [(i + len(first), who) for i, who in to_whom if who and self._ask(who, others[i])]
-        found: list[Outcome | None] = [None] * len(questions)
-        sent, begin = {i for i, _ in asked}, time.monotonic()
-        own = [i for i in range(len(questions)) if i not in sent]
-        for i in own:
-            found[i] = _outcome(self.templates, questions[i])
-        if own:
-            self.effort_s = (time.monotonic() - begin) / sum(questions[i].effort for i in own)
-        for i, who in asked:
-            found[i] = self._receive(who)
-        return [outcome or _outcome(self.templates, questions[i]) for i, outcome in enumerate(found)]
-
-    def _dealt(self, questions: Sequence[Question], load: list[float]) -> list[tuple[int, int]]:
-        """(question, who answers it): about as much for each, by whoever has built its template where that is even.
-
-        Else by others first: there is more for this process to do.
-        """
-        dealt = []
-        for i in sorted(range(len(questions)), key=lambda i: -questions[i].effort):
-            least = min(load)
-            built = self.builder.get(questions[i].template.key)
-            who = built if built is not None and load[built] == least else _last(load, least)
-            load[who] += questions[i].effort
-            self.builder[questions[i].template.key] = who
-            dealt.append((i, who))
-        return dealt
-
-    def _ask(self, who: int, question: Question) -> bool:
+    def _send_next(self, asked: _Asked, who: int) -> None:
+        i = self._next(asked, who)
+        if i is None:
+            return
         try:
-            self.others[who - 1][1].send(question)
+            self.others[who - 1][1].send(asked.questions[i])
+            asked.sent[who].append(i)
         except (BrokenPipeError, OSError):
-            return False
-        return True
+            asked.left.append(i)
+
+    def _next(self, asked: _Asked, who: int) -> int | None:
+        """What a process is to answer next, of what is left: most effort first, rather what it has the template of."""
+        if not asked.left:
+            return None
+
+        def order(i: int) -> tuple[int, float, int]:
+            question = asked.questions[i]
+            built = self.builder.get(question.template.key)
+            return 0 if built == who else 1 if built is None else 2, -question.effort, i
+
+        i = min(asked.left, key=order)
+        asked.left.remove(i)
+        self.builder[asked.questions[i].template.key] = who
+        return i
+
+    def _take(self, asked: _Asked, *, wait: bool) -> None:
+        """What others have answered; `wait`: until all that was sent is."""
+        for who, sent in asked.sent.items():
+            while sent and (wait or self.others[who - 1][1].poll()):
+                outcome = self._receive(who)
+                if outcome is None:  # it has ended
+                    sent.clear()
+                else:
+                    asked.found[sent.pop(0)] = outcome
+
+    def _rest(self, asked: _Asked) -> list[Outcome]:
+        """All answers, in order; what nobody has answered this process does."""
+        self._take(asked, wait=True)
+        for i, question in enumerate(asked.questions):
+            if i not in asked.found:
+                asked.found[i] = _outcome(self.templates, question)
+                self.builder[question.template.key] = 0
+        return [asked.found[i] for i in range(len(asked.questions))]
 
     def _receive(self, who: int) -> Outcome | None:
         """What it answers; None where it has ended."""
@@ -124,11 +157,6 @@ class Workers:
         except (EOFError, OSError):
             return None
         return outcome
-
-
-def _last(numbers: list[float], value: float) -> int:
-    """Where a value stands last."""
-    return len(numbers) - 1 - numbers[::-1].index(value)
 
 
 def _outcome(templates: Templates, question: Question) -> Outcome:

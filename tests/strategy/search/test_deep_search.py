@@ -23,6 +23,7 @@ from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateName
 from strategy.comm import chains
 from strategy.cost.cost import CostModel
+from strategy.graph.signature import Signature
 from strategy.hardware.presets import find_cluster
 from strategy.layout.config import KeptLayers, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
@@ -35,6 +36,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan, plan_text
 from strategy.plan.replayed_bound import replayed_bound
 from strategy.plan.verify import verify
+from strategy.sbp.sbp import B, Split
 from strategy.search import deep_search as module
 from strategy.search import refinement as refinement_module
 from strategy.search import search as search_module
@@ -560,11 +562,12 @@ def test_what_a_plan_holds_counts_for_its_own_configuration_first() -> None:
 
 def test_what_plans_with_the_same_first_layer_hold_counts_before_all_else() -> None:
     config, known = PlanConfig(2, 2, 2, 1, 4, Schedule.ONE_F_ONE_B), SearchState()
-    one, other = (LayoutProposal(Pipelined(config, 1, (100, 80), (0, 0)), {}, 1) for _ in range(2))
+    whole, split = ({"op": Signature((), (layout,))} for layout in ((B,), (Split(0),)))
+    one, other = (LayoutProposal(Pipelined(config, 1, (100, 80), (0, 0)), each, 1) for each in (whole, split))
     known.learn(one, 104)
     known.learn(other, 99)
-    mixed = replace(other, mix=LayerMix({}, Fraction(1, 8)))
-    signatures = one.signatures, mixed.signatures, {}
+    mixed = replace(other, mix=LayerMix(whole, Fraction(1, 8)))
+    signatures = one.signatures, dict(mixed.signatures), {}
     assert [known.margin(config, each) for each in signatures] == [1.04, 0.99, 1.04]
     assert [known.fits(asked(limit=limit), mixed) for limit in (98, 100)] == [False, True]
 
