@@ -30,7 +30,7 @@ from strategy.search.candidate.simulated_plan import Simulate, planning_s, simul
 from strategy.search.contradiction import contradictory, leave_no_candidate
 from strategy.search.exchange_choice import fitted_by_exchange
 from strategy.search.full_layout import priced_in_full, solved_in_full
-from strategy.search.lightest import nothing_fits_deep
+from strategy.search.lightest import host_may_hold, nothing_fits_deep
 from strategy.search.mixed_refinement import MixedRefinement
 from strategy.search.refinement import Refinement, workers_of
 from strategy.search.search_result import SearchResult, Watch
@@ -321,9 +321,10 @@ def _none_found(request: Request, known: SearchState) -> OutOfTimeError:
     tokens = request.model.tokens_per_sample
     shorter = f"shorter samples than of {tokens:,} tokens, " if tokens > LONG_SAMPLE else ""
     pinned = "leave more open (recompute, zero_stage, degrees), " if request.pins != Pins() else ""
+    hosted = host_may_hold(request)
     return OutOfTimeError(
-        f"no layout was found that fits {limit} of a device, and none is proved not to{nearest}; {pinned}take {shorter}"
-        "more devices, or more time"
+        f"no layout was found that fits {limit} of a device, and none is proved not to{nearest}; {pinned}"
+        f"{hosted and hosted + ', '}take {shorter}more devices, or more time"
     )
 
 

@@ -56,9 +56,9 @@ def nothing_fits_deep(
         known: proposals that do not fit.
         budget: when all must end; a limit that works is looked for as long as there is time.
     """
-    proposals = [*known, *_light_proposals(request, short, work, groups, budget)]
+    proposals, otherwise = [*known, *_light_proposals(request, short, work, groups, budget)], host_may_hold(request)
     if not proposals:
-        return nothing_fits(request, None, complete=False)
+        return nothing_fits(request, None, complete=False, otherwise=otherwise)
     one = min(proposals, key=lambda one: max(one.found.peak_bytes))
     begin = time.monotonic()
     try:
@@ -68,8 +68,16 @@ def nothing_fits_deep(
         program = lower_priced(priced, folds=True, budget=budget)
         budget.at_most(budget.left_s() - FILLING * (time.monotonic() - begin)).check()
     except OutOfTimeError:
-        return nothing_fits(request, None, complete=False, about=max(one.found.peak_bytes))
-    return nothing_fits(request, Tightest(solved, program, max(memory_nbytes(program))), complete=False)
+        return nothing_fits(request, None, complete=False, about=max(one.found.peak_bytes), otherwise=otherwise)
+    nearest = Tightest(solved, program, max(memory_nbytes(program)))
+    return nothing_fits(request, nearest, complete=False, otherwise=otherwise)
+
+
+def host_may_hold(request: Request) -> str:
+    """What else may be tried where layers are alike: plans that offload are searched where that is pinned alone."""
+    cluster, pins = request.cost.cluster, request.pins
+    is_open = pins.offload is None and pins.trainer is None and cluster.host is not None and not cluster.groups
+    return 'let the host hold what devices do not use (pin offload = "optimizer" or "all")' if is_open else ""
 
 
 def _light_proposals(

@@ -63,18 +63,22 @@ def tightest(
 
 
 def nothing_fits(
-    request: Request, nearest: Tightest | None, *, complete: bool, about: int | None = None
+    request: Request, nearest: Tightest | None, *, complete: bool, about: int | None = None, otherwise: str = ""
 ) -> InfeasibleError:
     """No layout was found that fits. Names the smallest limit that would do, and its biggest item.
 
     Where the time was over before `nearest` was found, the lightest layout by lifetimes holds `about` so many bytes.
+    `otherwise`: what else may be tried.
     """
     problem_text = f"no plan fits {format_bytes(request.memory_limit_bytes)} per device"
+    otherwise = f"; or {otherwise}" if otherwise else ""
     if nearest is None:
         lightest = (
             "" if about is None else f"; the lightest layout that was looked at holds about {format_bytes(about)}"
         )
-        return InfeasibleError(problem_text, hint=f"the time ran out before a limit that works was found{lightest}")
+        return InfeasibleError(
+            problem_text, hint=f"the time ran out before a limit that works was found{lightest}{otherwise}"
+        )
     config = nearest.solved.config
     groups = f" in groups of {config.zero_group}" * (config.zero_group > 0)
     degrees = (
@@ -85,7 +89,7 @@ def nothing_fits(
     name, nbytes = fullest(nearest.program, peaks.index(nearest.nbytes)).tensors[0]
     word = "the smallest limit that works is" if complete else "a limit that works, not proved to be the smallest, is"
     item = f"{degrees}; the biggest item is then {name} with {format_bytes(nbytes)}"
-    hint = f"{word} {nearest.nbytes} bytes ({format_bytes(nearest.nbytes)}), with {item}"
+    hint = f"{word} {nearest.nbytes} bytes ({format_bytes(nearest.nbytes)}), with {item}{otherwise}"
     return InfeasibleError(problem_text, smallest_limit=nearest.nbytes, hint=hint)
 
 

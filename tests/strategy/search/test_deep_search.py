@@ -618,12 +618,19 @@ def test_where_there_is_time_for_one_plan_it_is_of_what_holds_less_and_is_hardly
     assert module._surest(request, known, leading, Budget.of(3600.0)) is leading
 
 
+def without_host(request: Request) -> Request:
+    return replace(request, cost=CostModel(replace(request.cost.cluster, host=None), {}))
+
+
 def test_where_nothing_fits_what_was_left_to_choose_is_named() -> None:
     """Nothing is left open by who pins nothing; samples as long as a whole context are a reason of their own."""
     free = str(module._none_found(asked(limit=2**20), SearchState()))
-    assert "none is proved not to; take more devices, or more time" in free
+    hosted = 'let the host hold what devices do not use (pin offload = "optimizer" or "all")'
+    assert f"none is proved not to; {hosted}, take more devices, or more time" in free
     pinned = str(module._none_found(asked(limit=2**20, pins=Pins(dp=4)), SearchState()))
-    assert "; leave more open (recompute, zero_stage, degrees), take more devices" in pinned
+    assert f"; leave more open (recompute, zero_stage, degrees), {hosted}, take more devices" in pinned
+    without = str(module._none_found(without_host(asked(limit=2**20)), SearchState()))
+    assert "none is proved not to; take more devices, or more time" in without
     long = replace(asked(limit=2**20), model=replace(DEEP, sequence=131072))
     assert "take shorter samples than of 131,072 tokens, more devices" in str(module._none_found(long, SearchState()))
 
@@ -636,6 +643,7 @@ def test_a_limit_that_works_is_looked_for_while_there_is_time(seconds: float) ->
     work = least_work(request)
     groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
     error = nothing_fits_deep(request, short, work, groups, [], Budget.of(seconds))
+    assert str(error).endswith('; or let the host hold what devices do not use (pin offload = "optimizer" or "all")')
     assert ("the time ran out before a limit that works was found" in str(error)) == (seconds == 0.0)
     assert (error.smallest_limit is None) == (seconds == 0.0)
 
@@ -647,4 +655,4 @@ def test_where_a_limit_that_works_takes_too_long_to_lay_out_it_is_said_about_how
         Pipelined(PlanConfig(1, 1, 2, 1, 4, Schedule.ONE_F_ONE_B), 100, (3 * 2**30, 2**30), (0, 0)), {}, 1
     )
     error = nothing_fits_deep(request, shortened(request.model), least_work(request), [], [found], Budget.of(0.0))
-    assert str(error).endswith("; the lightest layout that was looked at holds about 3.00 GiB")
+    assert "; the lightest layout that was looked at holds about 3.00 GiB; or let the host hold" in str(error)
