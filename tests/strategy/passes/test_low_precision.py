@@ -133,11 +133,11 @@ def test_a_figure_that_is_none_leaves_no_trace_in_the_history() -> None:
 @pytest.mark.parametrize("precision", long_but(WAYS, 0))
 def test_thirty_steps_follow_float32_and_all_codes_are_figures_of_their_dtype(precision: Precision) -> None:
     model = GptConfig(layers=2, width=32, heads=2, sequence=16, vocabulary=256)
-    training = Training(8, lr=0.01, precision=precision)
+    training = Training(8, lr=0.003, precision=precision)
     found, expected, strange = beside_single_precision(model, training, standard_library(), 30)
     assert strange == []
-    # Of five steps together: how a processor rounds sums moves a single one by up to 5 %.
-    np.testing.assert_allclose(means_of(found, 5), means_of(expected, 5), rtol=2e-2)
+    # Of five steps together. With longer steps training is unstable, and how a processor rounds sums moves it by 6 %.
+    np.testing.assert_allclose(means_of(found, 5), means_of(expected, 5), rtol=5e-3)
     assert found[-1] < 0.8 * found[0]
 
 
