@@ -26,6 +26,6 @@ _MESSAGES = {
     Status.FEASIBLE: "the work ended by itself, with a gap between lower bound and cost",
     Status.INFEASIBLE: "two independent methods agree that no legal choice exists",
     Status.CUTOFF: "nothing costs less than what was asked for",
-    Status.LIMIT: "the time or the work ran out first",
+    Status.LIMIT: "the time or the work ran out first, or nothing was left that raises the bound",
     Status.INTERRUPTED: "stopped from outside, with the best so far",
 }
