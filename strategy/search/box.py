@@ -49,7 +49,7 @@ class Box:
         tries: how often there was something to propose.
         harder: how hard bytes weigh in the next proposal, see `Prospects.likely_to_fit`.
         too_light: how hard they did where the fastest did not fit, the most of all, and the nanoseconds of that.
-        enough: how hard they did where it did, the least of all.
+        hard_enough: how hard they did where it did, the least of all.
         lightest: the part of the memory that its lightest proposal is likely to hold, if there is one.
         crowding: by schedule, bytes that its proposals held beside those that bounds count.
         promise: what it is thought to take, beside what that was found with.
@@ -75,7 +75,7 @@ class Box:
     tries: int = 0
     harder: float = 0.0
     too_light: tuple[float, float] | None = None
-    enough: float = math.inf
+    hard_enough: float = math.inf
     lightest: float = math.inf
     crowding: dict[Schedule, float] = field(default_factory=dict)
     promise: tuple[object, float] = (None, 0.0)
@@ -119,14 +119,14 @@ class Box:
             settled: by this part what fits may take longer than what does not.
         """
         if fitting_ns <= (1 + settled) * least_ns:
-            self.enough = min(self.enough, self.harder)
+            self.hard_enough = min(self.hard_enough, self.harder)
             if self.too_light is None or fitting_ns <= (1 + settled) * self.too_light[1]:
                 return True
-            self.harder = (self.too_light[0] + self.enough) / 2
+            self.harder = (self.too_light[0] + self.hard_enough) / 2
         else:
             self.too_light = self.harder, least_ns
             step = FAR_STEP if held > FAR_FROM_FITTING else 1
-            self.harder = min(self.harder + step, (self.harder + self.enough) / 2)
+            self.harder = min(self.harder + step, (self.harder + self.hard_enough) / 2)
         return False
 
     def is_lightest(self, held: float) -> bool:
@@ -144,7 +144,7 @@ class Box:
 
     def weigh_anew(self) -> None:
         """Propose again, from the start."""
-        self.is_proposed, self.tries, self.harder, self.too_light, self.enough = False, 0, 0.0, None, math.inf
+        self.is_proposed, self.tries, self.harder, self.too_light, self.hard_enough = False, 0, 0.0, None, math.inf
         self.lightest = math.inf
 
     def close(self, why: TemplateCut | None = None) -> None:
