@@ -93,7 +93,7 @@ def test_between_what_does_not_fit_and_what_does_the_way_is_halved() -> None:
 
 
 def test_proposals_begin_anew() -> None:
-    box = Box((CONFIG,), [1.0], tries=3, harder=2.0, too_light=(1.0, 30.0), enough=2.0, is_proposed=True)
+    box = Box((CONFIG,), [1.0], tries=3, harder=2.0, too_light=(1.0, 30.0), hard_enough=2.0, is_proposed=True)
     box.weigh_anew()
     assert (box.tries, box.harder, box.too_light, box.hard_enough, box.is_proposed) == (0, 0.0, None, math.inf, False)
 
