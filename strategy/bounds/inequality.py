@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,11 @@ class Inequality:
 
     weights: FloatArray
     least: float
+
+    @property
+    def small_bits(self) -> int:
+        """By so many bits the largest weight is below one; none if it is not."""
+        return max(0, -math.frexp(float(self.weights.max()))[1])
 
     def with_bits(self, bits: int) -> tuple[list[int], int]:
         """The same or less, in whole units of 2^-`bits`: weights are rounded up and the sum down."""

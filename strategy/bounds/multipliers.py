@@ -128,11 +128,11 @@ def _least_of_way(rates: Sequence[int], way: Bounded, most: FloatArray) -> int:
     least, known = way
     rates, total = list(rates), 0
     for inequality, price in known:
-        units = _units(price)
-        weights, value = inequality.with_bits(ROW_BITS)
-        total += units * value
+        units, finer = _units(price), inequality.small_bits
+        weights, value = inequality.with_bits(ROW_BITS + finer)
+        total += units * value >> finer
         for at, weight in enumerate(weights):
-            rates[at] -= units * weight
+            rates[at] -= -(-units * weight >> finer)  # rounded up
     lowest = [int(one) for one in np.floor(least)]
     return total + sum(
         rate * (low if rate >= 0 else int(high)) for rate, low, high in zip(rates, lowest, most, strict=True)

@@ -348,9 +348,10 @@ class Refinement:
                 if weights is not None:
                     return self._ask(config, weights + self._a_little(box, weights), tensor_axis=True, of_bytes=True)
                 weights = self._worth_asking(box, self.cuts.known_points(box), WORTH_SHARING * most_ns)
-                if weights is not None:
+                shared = None if weights is None else restricted(weights, on_tensor_axis(config))
+                if shared is not None and shared.any():
                     way = self._way(box, self.cuts.points, tensor_axis=True)
-                    return self._ask(way, restricted(weights, on_tensor_axis(config)), tensor_axis=True)
+                    return self._ask(way, shared, tensor_axis=True)
                 box.level = 3
                 continue
             # A cut that closes the box is found sooner than layouts, and one that does not has layouts as well.

@@ -44,6 +44,8 @@ CLOSE = 1e-5
 MOST_PATHS = 40
 MOST_KNOWN, BINDING = 6, 1e-6
 """So many paths of other programs are tried first, of those that had more than such a share."""
+NO_PRICE = 1e-9
+"""By what part of the largest dual price the program errs: what is less is none."""
 BEYOND, FORBIDDING = 10.0, 1e6
 """What it costs, in steps, to hold twice the memory that there is; and where nothing may be held beyond it."""
 
@@ -231,8 +233,11 @@ class _Program:
         """(SIZE,): what the coordinates count, by the dual prices of paths and memory."""
         found = np.zeros(SIZE)
         if self.has_prices:
-            for row, numbers in (*self.memory, *((row, counts) for row, counts, _ in self.paths)):
-                found += max(-row.dual_value(), 0.0) * numbers
+            for rows in (self.memory, [(row, counts) for row, counts, _ in self.paths]):
+                priced = [(-row.dual_value(), numbers) for row, numbers in rows]
+                least = NO_PRICE * max((price for price, _ in priced), default=0.0)
+                for price, numbers in priced:
+                    found += price * numbers if price > least else 0.0
         return found
 
 

@@ -7,9 +7,10 @@ from collections import Counter
 
 import numpy as np
 
-from strategy.bounds.multipliers import MOST_NS, _most_ns, _most_of_messages_ns
+from strategy.bounds.inequality import Inequality
+from strategy.bounds.multipliers import MOST_NS, PRICE_BITS, ROW_BITS, _least_of_way, _most_ns, _most_of_messages_ns
 from strategy.bounds.pipeline_parts import stage_times
-from strategy.bounds.point import PARTS, PASSES, TIMES
+from strategy.bounds.point import PARTS, PASSES, SIZE, TIMES
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.layout.step_times import TICKS, Overlap, step_ns
@@ -54,3 +55,13 @@ def test_no_pass_takes_more_than_its_step_leaves_it() -> None:
 def test_without_three_layers_nothing_is_known() -> None:
     config = PlanConfig(1, 1, 1, 1, 1, Schedule.ONE_F_ONE_B)
     assert (_most_ns(config, PARTS - 1, 1000) == MOST_NS).all()
+
+
+def test_what_a_cut_proves_does_not_depend_on_the_unit_of_its_weights() -> None:
+    draw = np.random.default_rng(5)
+    for smaller in (0, 20, 43, 60):  # a cut asked for with prices near to nothing has weights of 2^-43
+        weights = draw.uniform(1.0, 2.0, SIZE)
+        cut = Inequality(np.ldexp(weights, -smaller), float(np.ldexp(5e9, -smaller)))
+        rates = [int(weight * 2.0 ** (PRICE_BITS + ROW_BITS)) + 1 for weight in weights]
+        least = _least_of_way(rates, (np.zeros(SIZE), [(cut, 2.0**smaller)]), np.full(SIZE, float(MOST_NS)))
+        assert abs(least / 2 ** (PRICE_BITS + ROW_BITS) - 5e9) < 1e3, smaller
