@@ -61,7 +61,7 @@ def fullest_states(
         known = [ChunkState((m,), (m,), (0,), (0,), (1,), (0,), (0,))]
         known += [ChunkState((m - 1,), (m - 1,), (0,), (1,), (1,), (0,), (0,))] if m > 1 else []
         return tuple(known)
-    numbers, _ = moments(schedule, stages, stage, few, laps)
+    numbers = moments(schedule, stages, stage, few, laps)
     saved, waiting, deferred, sums, behind, ahead, _ = numbers.sum(2)
     held = behind, saved + waiting, sums, ahead
     fullest, summed = _first_greatest(held), _first_greatest((sums + behind, *held))
@@ -85,15 +85,12 @@ def enough(schedule: Schedule, stages: int, num_micro_batches: int) -> int:
 
 def states(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> list[ChunkState]:
     """That ahead of every chunk of a stage, in order."""
-    numbers, _ = moments(schedule, stages, stage, m, laps)
+    numbers = moments(schedule, stages, stage, m, laps)
     return [_state(numbers[:, at]) for at in range(numbers.shape[1])]
 
 
-def moments(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> tuple[IntArray, IntArray]:
-    """Ahead of every chunk: (7, chunks, laps) the numbers of `ChunkState`, and (3, chunks, laps) where they begin.
-
-    That is the first micro-batch of those saved, of those waiting, and of those deferred.
-    """
+def moments(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> IntArray:
+    """(7, chunks, laps): the numbers of `ChunkState` ahead of every chunk."""
     chunks = list(chunk_order(schedule, stages, stage, m, laps))
     done = np.zeros((len(PASSES), len(chunks) + 1, laps), np.int64)
     phases, at_lap = [PASSES.index(chunk.phase) for chunk in chunks], [chunk.lap for chunk in chunks]
@@ -102,7 +99,7 @@ def moments(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> t
     last = weight if schedule.splits_backward else backward
     adding = (last > 0) & (last < m)
     numbers = forward - backward, forward - last, backward - last, adding, backward < m, forward < m, last == m
-    return np.array(numbers, np.int64), np.array((backward, last, last), np.int64)
+    return np.array(numbers, np.int64)
 
 
 def _state(numbers: IntArray) -> ChunkState:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from strategy.bounds.chunk_states import ChunkState, fullest_states
 from strategy.bounds.pipeline_parts import LAST, parts_at, stage_times
-from strategy.bounds.places_taken import places_taken
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
@@ -66,7 +65,7 @@ def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap
 def memory_rows(config: PlanConfig, layers: int) -> IntArray:
     """(rows, SIZE): what the first and the last stage hold at one time or another; not to be changed.
 
-    Where gradients of weights are put off, what the last stage but one holds, too: of that more lies apart.
+    Where gradients of weights are put off, what the last stage but one holds, too: more of these may wait there.
     """
     return _known_rows(config, layers)
 
@@ -83,7 +82,6 @@ def _known_rows(config: PlanConfig, layers: int) -> IntArray:
 def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
     """(SIZE,) each: what a stage holds when it holds most micro-batches, and most beside sums of gradients.
 
-    Then what takes places that nothing else can take, at any time (`places_taken`).
     Where parameters or gradients are moved in every micro-batch: also while the last layer of the stage but two runs
     backward, when what those two have saved is gone, and what goes on beside others is there.
     """
@@ -101,23 +99,11 @@ def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
                 at_work[part] -= np.minimum(at_work[part], done)
             at_work[MOVED] = 1
             found.append(at_work)
-    exact, roomy = places_taken(config.schedule, config.pp, stage, m, laps)
-    ends = _ends(where)
-    found.append(_row(exact, where - ends) + _row(roomy, ends))
     return [row for i, row in enumerate(found) if not any((row <= other).all() for other in found[:i])]
 
 
-def _ends(where: IntArray) -> IntArray:
-    """(laps, parts): the first and the last layer of every lap, which receive and send; `where` all layers are."""
-    there, every = where > 0, np.arange(len(where))
-    ends = np.zeros_like(where)
-    ends[every, there.argmax(1)] += 1
-    ends[every, PARTS - 1 - there[:, ::-1].argmax(1)] += 1
-    return np.minimum(ends, where)
-
-
 def _row(state: ChunkState, where: IntArray) -> IntArray:
-    """(SIZE,): what a state counts of the parts, (laps, parts), but for what may lie where something was saved."""
+    """(SIZE,): what a state counts of the parts, (laps, parts)."""
     row = np.zeros(SIZE, np.int64)
     for part, counts in (
         (HELD, state.behind),

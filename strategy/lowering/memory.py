@@ -2,8 +2,9 @@
 
 In the memory of its device, and likewise in that of its host, a rank holds *state* (registers that begin with a
 piece), every block of it by itself, and one *pool* for the rest, in which blocks share places over time (`occupancy`,
-`arena`); those that a collective takes as one lie in one piece (`neighbours`). The plan's peak is what the executor
-allocates, to the byte: registers only. Scratch space of kernels and the process itself are not in it.
+`arena`); those that a collective takes as one lie in one piece (`neighbours`). Where blocks in turn leave gaps, every
+micro-batch may have its own (`renaming`). The plan's peak is what the executor allocates, to the byte: registers only.
+Scratch space of kernels and the process itself are not in it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from strategy.hardware.cluster import Cluster
 from strategy.lowering.arena import Span, assign_offsets, usage
 from strategy.lowering.neighbours import in_rows
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
+from strategy.lowering.renaming import renamed
 from strategy.program.program import Actor, OpTask, Program, Register, neighbours
 from strategy.sbp.placement import Space
 
 ALIGNMENT = 64
 """Blocks begin on a cache line, which the widest vector loads like, and fill it."""
+WIDE = 0.005
+"""Part of a pool from which on its gaps are worth another way to place blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
         OutOfTimeError: the budget was over before it was done.
     """
     occupancy = Occupancy(program)
+    own: Occupancy | None = None
     known: dict[Hashable, list[tuple[int, ...]]] = {}
     registers = list(program.registers)
     for rank, mine in enumerate(occupancy.registers_of):
@@ -64,14 +69,36 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
         stacked, height = _stacked(occupancy, rank)
         key = _shape(occupancy, rank, stacked)
         if key not in known:
-            offsets = _offsets(occupancy, rank, stacked, budget)
-            blocks = (range(0 if registers[i].initial or i in stacked else registers[i].blocks) for i in mine)
-            known[key] = [tuple(offsets[i, block] for block in found) for i, found in zip(mine, blocks, strict=True)]
+            placed = _placed(occupancy, rank, stacked, budget)
+            if placed.gaps_nbytes > WIDE * placed.nbytes and occupancy.shortenings[rank] is None:
+                own = own or Occupancy(renamed(occupancy))
+                placed = min(placed, _placed(own, rank, stacked, budget), key=lambda one: one.nbytes)
+            known[key] = placed.offsets
         for register, above in zip(mine, known[key], strict=True):
             bottom = height[registers[register].space]
             found = stacked.get(register) or tuple([bottom + offset for offset in above])
             registers[register] = registers[register].at(found)
     return replace(program, registers=tuple(registers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Where the blocks of a rank's registers begin that are neither state nor stacked: register by register.
+
+    `nbytes` are those of its pools, of which `gaps_nbytes` are never in use.
+    """
+
+    offsets: list[tuple[int, ...]]
+    nbytes: int
+    gaps_nbytes: int
+
+
+def _placed(occupancy: Occupancy, rank: int, stacked: Container[int], budget: Budget) -> _Placed:
+    mine, registers = occupancy.registers_of[rank], occupancy.program.registers
+    at, nbytes, used = _offsets(occupancy, rank, stacked, budget)
+    blocks = [range(0 if registers[i].initial or i in stacked else registers[i].blocks) for i in mine]
+    offsets = [tuple([at[i, block] for block in some]) for i, some in zip(mine, blocks, strict=True)]
+    return _Placed(offsets, nbytes, nbytes - used)
 
 
 def _stacked(occupancy: Occupancy, rank: int) -> tuple[dict[int, tuple[int, ...]], dict[Space, int]]:
@@ -146,17 +173,21 @@ def _spans(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[Span]:
     return [Span(occupant.lives, aligned(nbytes[occupant.blocks[0][0]])) for occupant in occupants]
 
 
-def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int], budget: Budget) -> dict[Block, int]:
-    """Block -> where it begins, of what is neither state nor stacked on one rank."""
-    found: dict[Block, int] = {}
+def _offsets(
+    occupancy: Occupancy, rank: int, stacked: Container[int], budget: Budget
+) -> tuple[dict[Block, int], int, int]:
+    """Block -> where it begins, of what is neither state nor stacked on one rank; bytes of pools, and most in use."""
+    found, nbytes, used = dict[Block, int](), 0, 0
     occupants = [occupant for occupant in occupancy.of_rank(rank, budget) if occupant.blocks[0][0] not in stacked]
     for space in Space:
         budget.check()
         rows = in_rows(occupancy, _in(occupancy.program, occupants, space))
-        offsets, _ = assign_offsets([Span(row.lives, aligned(row.nbytes)) for row in rows])
+        spans = [Span(row.lives, aligned(row.nbytes)) for row in rows]
+        offsets, size = assign_offsets(spans)
+        nbytes, used = nbytes + size, used + max(usage(spans), default=0)
         for row, offset in zip(rows, offsets, strict=True):
             found.update((block, offset + at) for block, at in row.places)
-    return found
+    return found, nbytes, used
 
 
 def _in(program: Program, occupants: Sequence[Occupant], space: Space) -> list[Occupant]:

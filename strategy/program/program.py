@@ -81,9 +81,12 @@ class Register:
         return size
 
     def at(self, offsets: tuple[int, ...]) -> Register:
-        """The same with its blocks in their places; `replace` takes several times as long, which counts for many."""
-        places = self.ragged, self.box, offsets, self.space
-        return Register(self.name, self.rank, self.shape, self.dtype, self.blocks, self.initial, *places)
+        """The same with its blocks, as many as there are offsets, in their places.
+
+        `replace` takes several times as long, which counts for many.
+        """
+        places, blocks = (self.ragged, self.box, offsets, self.space), len(offsets) or self.blocks
+        return Register(self.name, self.rank, self.shape, self.dtype, blocks, self.initial, *places)
 
     @property
     def nbytes(self) -> int:

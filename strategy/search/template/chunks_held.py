@@ -30,8 +30,6 @@ HELD = (
     "ahead_bytes",
 )
 """Bytes of a part that the rows of `chunks_held` count, in their order."""
-OF_MICRO_BATCHES = 3
-"""The first so many are of every micro-batch."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -40,8 +38,7 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
 
     Micro-batches that are saved for the backward pass; that are saved for gradients of weights, which are a pass of
     their own or part of the backward pass; that these wait for. Then whether gradients are being added up, whether all
-    are, and whether backward passes follow, and forward passes. Of what several micro-batches hold in turn, the most
-    so far counts.
+    are, and whether backward passes follow, and forward passes.
     """
     if schedule is Schedule.GPIPE:
         most = num_micro_batches if stages > 1 else 1
@@ -56,10 +53,6 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
     rows = np.maximum(between[:-1], between[1:])
     done, summed = between[1:, HELD.index("summed_bytes")], between[:-1, HELD.index("summed_bytes")]
     rows[:, HELD.index("sum_bytes")] |= done - summed
-    # A place that several micro-batches take in turn is not free for others in between.
-    reused = rows.max(0) < num_micro_batches
-    reused[OF_MICRO_BATCHES:] = False
-    rows = np.where(reused, np.maximum.accumulate(rows, axis=0), rows)
     return _most(np.unique(rows, axis=0))
 
 

@@ -1,6 +1,6 @@
 """Likely memory: what stages hold of a point, by the counts that proposals are made up with.
 
-Bounds count what no order of blocks can avoid. Here what several micro-batches take in turn has places of its own,
+Bounds count what is held between two chunks for certain. Here what is read and written while a chunk runs counts, too,
 as in `chunks_held`: what is thought to fit by these rows is likely to.
 """
 
