@@ -69,6 +69,23 @@ def fullest_states(
     return tuple(_state(numbers[:, at]) for at in dict.fromkeys((fullest, summed, *put_off)))
 
 
+@lru_cache(maxsize=1 << 13)
+def states_behind_forward(
+    schedule: Schedule, stages: int, stage: int, lap: int, num_micro_batches: int, laps: int
+) -> tuple[ChunkState, ...]:
+    """Of the states right behind a forward pass of a lap, that of most micro-batches, and that of most beside sums."""
+    if schedule is Schedule.GPIPE and stages > 1:
+        return fullest_states(schedule, stages, stage, num_micro_batches, laps)[:1]
+    few = enough(schedule, stages, num_micro_batches)
+    chunks = list(chunk_order(schedule, stages, stage, few, laps))
+    behind = [at for at, chunk in enumerate(chunks, 1) if (chunk.phase, chunk.lap) == (Phase.FORWARD, lap)]
+    numbers = moments(schedule, stages, stage, few, laps)[:, [at for at in behind if at < len(chunks)]]
+    saved, waiting, _, sums, later, ahead, _ = numbers.sum(2)
+    held = later, saved + waiting, sums, ahead
+    fullest = _first_greatest(held), _first_greatest((sums + later, *held))
+    return tuple(_state(numbers[:, at]) for at in dict.fromkeys(fullest))
+
+
 @lru_cache(maxsize=1 << 16)
 def fullest_counts(
     schedule: Schedule, stages: int, num_micro_batches: int, laps: int

@@ -5,16 +5,18 @@ The step is at least as long as any path through its schedule, and a stage holds
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from strategy.bounds.chunk_states import ChunkState, fullest_states
+from strategy.bounds.chunk_states import ChunkState, fullest_states, states_behind_forward
 from strategy.bounds.pipeline_parts import LAST, parts_at, stage_times
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
+    AT_HEAD,
     DEFERRED,
     HELD,
     MESSAGES,
@@ -82,8 +84,9 @@ def _known_rows(config: PlanConfig, layers: int) -> IntArray:
 def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
     """(SIZE,) each: what a stage holds when it holds most micro-batches, and most beside sums of gradients.
 
-    Where parameters or gradients are moved in every micro-batch: also while the last layer of the stage but two runs
-    backward, when what those two have saved is gone, and what goes on beside others is there.
+    Where the head is, also while that runs forward: of what the last part saves of that micro-batch, only what it holds
+    then is there. Where parameters or gradients are moved in every micro-batch, also while the last layer of the stage
+    but two runs backward, when what those two have saved is gone, and what goes on beside others is there.
     """
     where, found = parts_at(config, layers)[stage], []
     m, laps = config.num_micro_batches, config.virtual_stages
@@ -99,7 +102,21 @@ def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
                 at_work[part] -= np.minimum(at_work[part], done)
             at_work[MOVED] = 1
             found.append(at_work)
+    found += _at_head(config, stage, where)
     return [row for i, row in enumerate(found) if not any((row <= other).all() for other in found[:i])]
+
+
+def _at_head(config: PlanConfig, stage: int, where: IntArray) -> Iterator[IntArray]:
+    """(SIZE,) each: of a stage that has the head, the fullest moments in which that runs forward."""
+    if not where[:, LAST].any():
+        return
+    lap = int(where[:, LAST].argmax())
+    for state in states_behind_forward(config.schedule, config.pp, stage, lap, config.num_micro_batches, len(where)):
+        row = _row(state, where)
+        for part in (SAVED, WAITING):
+            row[part][LAST] -= 1
+        row[AT_HEAD] = 1
+        yield row
 
 
 def _row(state: ChunkState, where: IntArray) -> IntArray:

@@ -27,13 +27,15 @@ ADDED = slice(50, 53)
 """Deferred like these, but in places of their own: nothing that is saved is overwritten by them."""
 MOVED = slice(53, 54)
 """Those of a layer between that are held at any time of backward passes: what is gathered, and what is exchanged."""
-BYTES, OF_MICRO_BATCH = slice(32, 54), slice(41, 53)
+AT_HEAD = slice(54, 55)
+"""Those of the last part while that forward act runs which reads and writes most there: logits and what they become."""
+BYTES, OF_MICRO_BATCH = slice(32, 55), slice(41, 53)
 """All of them, and those that every micro-batch in flight holds."""
 MICRO, MICRO_OVERLAPPED = slice(0, 9), slice(15, 24)
 """Those of `TIMES` that every micro-batch takes itself, and what goes on beside it."""
 OF_STEP = slice(9, 15)
 """Those that a step takes itself ahead of its first micro-batch, and behind its last."""
-SIZE = 54
+SIZE = 55
 
 
 def time_at(name: str, part: int) -> int:

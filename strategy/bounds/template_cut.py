@@ -19,6 +19,7 @@ from strategy.bounds.inequality import Inequality
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
+    AT_HEAD,
     DEFERRED,
     HELD,
     MICRO,
@@ -91,7 +92,7 @@ class TemplateCut:
         weights = self.weighing.weights
         # What only forward passes read, backward passes may read, too, that compute again.
         no_dearer = bool((weights[AHEAD] <= weights[HELD]).all())
-        no_dearer &= not (weights[OF_MICRO_BATCH].any() or weights[MOVED].any())
+        no_dearer &= not (weights[OF_MICRO_BATCH].any() or weights[MOVED].any() or weights[AT_HEAD].any())
         return computes_once and self.least is not None and no_dearer
 
     def bounds(self, config: PlanConfig) -> bool:
@@ -152,7 +153,7 @@ def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
 
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
     """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
-    following = MICRO, SAVED, WAITING, DEFERRED, ADDED
+    following = MICRO, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD
     return following if config.zero_stage == 3 else (*following, HELD, AHEAD)
 
 

@@ -16,7 +16,7 @@ from strategy.bounds.closed_forms import ClosedForms, is_shared
 from strategy.bounds.least_exchange import LayerExchange, exchange_of_layer, handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
+from strategy.bounds.point import AHEAD, AT_HEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
 from strategy.cost.measurement import Features
 from strategy.graph.experts import weights_of_experts
 from strategy.graph.graph import Graph, Phase, Role
@@ -152,7 +152,8 @@ class Prospects:
         in_flight = min(config.pp, config.num_micro_batches)
         for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
             weights[part] = np.maximum(weights[part], often * byte * layers)
-        weights[MOVED] = np.maximum(weights[MOVED], byte)
+        for part in (MOVED, AT_HEAD):
+            weights[part] = np.maximum(weights[part], byte)
         return weights
 
     def propose(self, box: Box, answer: Proposed, point: FloatArray, kept: Proposed | None = None) -> None:

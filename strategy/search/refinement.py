@@ -32,6 +32,7 @@ from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
+    AT_HEAD,
     DEFERRED,
     HELD,
     MESSAGES,
@@ -492,9 +493,8 @@ class Refinement:
         found[MICRO] *= config.num_micro_batches
         found[MICRO_OVERLAPPED] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
-        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED):
+        byte = TIE * box.bound_ns / self.request.memory_limit_bytes
+        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED, MOVED, AT_HEAD):
             if priced[part].any():
-                found[part] = layers * TIE * box.bound_ns / self.request.memory_limit_bytes
-        if priced[MOVED].any():
-            found[MOVED] = TIE * box.bound_ns / self.request.memory_limit_bytes
+                found[part] = byte * (layers if part.stop - part.start == len(layers) else 1)
         return LITTLE * found

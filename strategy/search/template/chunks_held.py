@@ -30,6 +30,7 @@ HELD = (
     "ahead_bytes",
 )
 """Bytes of a part that the rows of `chunks_held` count, in their order."""
+SAVED = HELD.index("saved_bytes")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -49,10 +50,10 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
     after = [(0,) * laps] * len(HELD)
     after[HELD.index("summed_bytes")] = (1,) * laps
     between = np.array([*moments, after], np.int64)
-    # While a chunk runs, what it reads and what it writes is there; so are the sums that it completes.
-    rows = np.maximum(between[:-1], between[1:])
-    done, summed = between[1:, HELD.index("summed_bytes")], between[:-1, HELD.index("summed_bytes")]
-    rows[:, HELD.index("sum_bytes")] |= done - summed
+    before, after = between[:-1], between[1:]
+    # A forward pass leaves more and more. A backward pass gives back what was saved, layer by layer, as it leaves sums.
+    is_forward = (after[:, SAVED] > before[:, SAVED]).any(1)[:, None, None]
+    rows = np.concatenate((np.where(is_forward, np.maximum(before, after), before), after))
     return _most(np.unique(rows, axis=0))
 
 

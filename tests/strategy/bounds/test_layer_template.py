@@ -10,8 +10,8 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.layer_template import LayerTemplate, on_one_stage
-from strategy.bounds.linear_step import longest_path
-from strategy.bounds.point import MESSAGES, PASSES, FloatArray
+from strategy.bounds.linear_step import longest_path, stage_rows
+from strategy.bounds.point import AT_HEAD, MESSAGES, PASSES, FloatArray
 from strategy.layout.config import PlanConfig
 from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
@@ -47,7 +47,7 @@ def even(micro: int, step: int, layers: int, byte: float = 0.0) -> FloatArray:
     """Everything alike, wherever it is."""
     often = [step if name.startswith(("before", "after")) else micro for name in PASSES]
     times, nbytes = (np.outer(each, [1.0, layers - 2, 1.0]).ravel() for each in (often, [byte] * 7))
-    return np.concatenate([times, [0.0, 0.0], nbytes, [byte]])
+    return np.concatenate([times, [0.0, 0.0], nbytes, [byte, byte]])
 
 
 def template(asked: Request, config: PlanConfig) -> LayerTemplate:
@@ -110,6 +110,10 @@ def test_where_most_are_logits_their_gradients_lie_over_them() -> None:
     held = max(allocated_bytes(asked, deep, evaluated(config, deep, everywhere, 0)))
     assert 2 * model.sequence * model.vocabulary * 4 > 0.4 * held
     assert counted == pytest.approx(held, rel=0.1)
+    rows = stage_rows(config, LLAMA.layers, 0)
+    at_head, beside = ([row for row in rows if bool(row[AT_HEAD]) is there] for there in (True, False))
+    bounds = [max(float(row @ chosen.point) for row in some) for some in (at_head, beside)]
+    assert bounds[1] < 0.75 * held < 0.9 * held < bounds[0] <= held
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def random_pipeline(rng: random.Random) -> UnevenPipeline | None:
     speeds = [1.0] * slow + [rng.choice([1.5, 2.0, 5.0])] * (pp - slow)
     rng.shuffle(speeds)
     ahead, back = (np.array([rng.randint(0, 500) for _ in range(pp * laps - 1)], np.int64) for _ in range(2))
-    limits = [rng.choice([1e9, rng.randint(400, 4000)]) for _ in range(pp)]
+    limits = [rng.choice([1e9, rng.randint(300, 3500)]) for _ in range(pp)]
     config = PlanConfig(1, 1, pp, 1, count, schedule, virtual_stages=laps)
     overlap = Overlap(allowed=True, slowed_ticks=rng.choice([0, 12])) if rng.random() < 0.5 else Overlap(allowed=False)
     return UnevenPipeline(config, layers, random_parts(rng, speeds), (ahead, back), limits, overlap)
