@@ -71,6 +71,13 @@ class _Spans:
         return _sums(self.ends - self.begins, self.first)
 
     @property
+    def most_beside(self) -> Integers:
+        """The most bytes in use at any time when each is."""
+        usage = self.usage()
+        most = np.maximum.reduceat(usage, np.stack((self.begins, self.ends), axis=1).ravel())[::2]
+        return np.maximum.reduceat(most, self.first[:-1])
+
+    @property
     def owners(self) -> Integers:
         """The span of every interval."""
         return np.repeat(np.arange(len(self.nbytes)), np.diff(self.first))
@@ -132,12 +139,12 @@ def usage(spans: Sequence[Span]) -> list[int]:
 
 
 def _orders(spans: _Spans) -> Iterator[Integers]:
-    """Largest first; what is in use longest first; what takes most bytes for longest first; by time."""
+    """Largest first; longest in use first; what takes most bytes for longest; what is in use when most is, by time."""
     nbytes, lengths = spans.nbytes, spans.lengths
     yield np.lexsort((-lengths, -nbytes))
     yield np.lexsort((-nbytes, -lengths))
     yield np.argsort(-lengths * nbytes, kind="stable")
-    yield np.lexsort((-nbytes, spans.begins[spans.first[:-1]]))
+    yield np.lexsort((-nbytes, spans.begins[spans.first[:-1]], -spans.most_beside))
 
 
 def _placing(count: int, spans: _Spans) -> Callable[[Integers, int], Integers | None]:

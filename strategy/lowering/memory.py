@@ -25,8 +25,8 @@ from strategy.sbp.placement import Space
 
 ALIGNMENT = 64
 """Blocks begin on a cache line, which the widest vector loads like, and fill it."""
-WIDE = 0.005
-"""Part of a pool from which on its gaps are worth another way to place blocks."""
+WIDE = 0.005, 0.03
+"""Parts of a pool from which on its gaps are worth to rename registers of several blocks, and those of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
         OutOfTimeError: the budget was over before it was done.
     """
     occupancy = Occupancy(program)
-    own: Occupancy | None = None
+    own = dict[int, Occupancy]()
     known: dict[Hashable, list[tuple[int, ...]]] = {}
     registers = list(program.registers)
     for rank, mine in enumerate(occupancy.registers_of):
@@ -70,9 +70,11 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
         key = _shape(occupancy, rank, stacked)
         if key not in known:
             placed = _placed(occupancy, rank, stacked, budget)
-            if placed.gaps_nbytes > WIDE * placed.nbytes and occupancy.shortenings[rank] is None:
-                own = own or Occupancy(renamed(occupancy))
-                placed = min(placed, _placed(own, rank, stacked, budget), key=lambda one: one.nbytes)
+            for single, wide in enumerate(WIDE if occupancy.shortenings[rank] is None else ()):
+                if placed.gaps_nbytes > wide * placed.nbytes:
+                    if single not in own:
+                        own[single] = Occupancy(renamed(occupancy, single=bool(single)))
+                    placed = min(placed, _placed(own[single], rank, stacked, budget), key=lambda one: one.nbytes)
             known[key] = placed.offsets
         for register, above in zip(mine, known[key], strict=True):
             bottom = height[registers[register].space]

@@ -23,16 +23,24 @@ UNORDERED = frozenset({ActKind.LOAD, ActKind.TRANSFER, ActKind.COPY})
 """What waits for data, for another stage, or for a link to the host."""
 MOST_BLOCKS = 64
 """Of so many micro-batches at most every one has its own block; of more, as many as divide them."""
+MOST_SINGLE = 6000
+"""So many blocks in place of single ones are placed in some tenths of a second."""
 
 
-def renamed(occupancy: Occupancy) -> Program:
+def renamed(occupancy: Occupancy, *, single: bool = False) -> Program:
     """The program with a block for every micro-batch in the registers that only acts in a fixed order use.
 
     Two registers that may be one in place have as many blocks as each other, before and afterwards.
+
+    Args:
+        occupancy: of the program.
+        single: whether registers of a single block have more, too, the largest of every rank that only ops use.
     """
     program = occupancy.program
     count = next(some for some in range(MOST_BLOCKS, 0, -1) if program.num_micro_batches % some == 0)
     roomier = {i for i, register in enumerate(program.registers) if 1 < register.blocks < count}
+    if single and count > 1:
+        roomier |= _large(occupancy, count)
     roomier -= {i for i, register in enumerate(program.registers) if register.initial}
     roomier -= occupancy.dynamic | occupancy.rowed
     ordered = {actor for stream in program.streams if not stream.dynamic for actor in stream.sequence}
@@ -40,8 +48,11 @@ def renamed(occupancy: Occupancy) -> Program:
         is_ordered = (
             index in ordered and actor.kind not in UNORDERED and actor.acts_per_step == program.num_micro_batches
         )
-        used = (*actor.reads, *actor.writes)
-        roomier.difference_update(port.register for port in used if not is_ordered or port.acts_per_piece > 1)
+        is_op = actor.kind is ActKind.COMPUTE
+        for port in (*actor.reads, *actor.writes):
+            several = program.registers[port.register].blocks > 1
+            if not is_ordered or port.acts_per_piece > 1 or not (several or is_op):
+                roomier.discard(port.register)
     blocks = [register.blocks for register in program.registers]
     pairs = [(one, other) for one, other in _in_place(program) if blocks[one] == blocks[other]]
     while True:
@@ -51,6 +62,16 @@ def renamed(occupancy: Occupancy) -> Program:
         roomier -= unlike
     registers = [replace(one, blocks=count) if i in roomier else one for i, one in enumerate(program.registers)]
     return replace(program, registers=tuple(registers))
+
+
+def _large(occupancy: Occupancy, count: int) -> set[int]:
+    """The largest registers of a single block of every rank: so many as may be had with `count` blocks each."""
+    registers, found = occupancy.program.registers, set[int]()
+    for mine in occupancy.registers_of:
+        single = [i for i in mine if registers[i].blocks == 1 and not registers[i].initial]
+        single.sort(key=lambda i: -occupancy.block_nbytes[i])
+        found.update(single[: MOST_SINGLE // count])
+    return found
 
 
 def _in_place(program: Program) -> Iterator[tuple[int, int]]:

@@ -68,6 +68,8 @@ PRESENT = 2e-3
 """A bound is a mix of the ways to treat layers of which more than this share of the layers is treated so."""
 RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
+CLOSER = 0.1
+"""Part of what is left below the objective by which a cut gains enough where that is less."""
 SCARCE = 0.7
 """Part of the memory from which on it is asked how little layers can save."""
 WORKERS = 1
@@ -360,7 +362,7 @@ class Refinement:
                 weights = self.prospects.likely_to_fit(box, most_ns)
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
             if box.level < EXHAUSTED:
-                weights = self._worth_asking_alone(box, RISE * most_ns)
+                weights = self._worth_asking_alone(box, min(RISE * most_ns, most_ns - box.bound_ns))
                 if weights is not None:
                     way, enough_ns = self._way(box, box.points, tensor_axis=False), box.enough_ns(weights, most_ns)
                     return self._ask(way, weights, tensor_axis=False, enough_ns=enough_ns)
@@ -479,7 +481,7 @@ class Refinement:
             self.prospects.propose(box, answer.proposed, answer.point, answer.kept)
         if question.proposes:
             return
-        box.stalled = 0 if gained_ns >= RISE * most_ns else box.stalled + 1
+        box.stalled = 0 if gained_ns >= min(RISE * most_ns, CLOSER * (most_ns - before_ns)) else box.stalled + 1
         box.level = box.level + 1 if box.stalled < MOST_STALLED else EXHAUSTED
 
     def _a_little(self, box: Box, priced: FloatArray) -> FloatArray:

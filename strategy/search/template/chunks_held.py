@@ -47,9 +47,9 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
         return np.array([[most, most, 0, 0, 0, 1, 1], [last, last, 0, 1, 1, 1, 0]], np.int64)[..., None]
     few = enough(schedule, stages, num_micro_batches)
     moments = [_numbers(one) for one in states(schedule, stages, stage, few, laps)]
-    after = [(0,) * laps] * len(HELD)
-    after[HELD.index("summed_bytes")] = (1,) * laps
-    between = np.array([*moments, after], np.int64)
+    end = [(0,) * laps] * len(HELD)
+    end[HELD.index("summed_bytes")] = (1,) * laps
+    between = np.array([*moments, end], np.int64)
     before, after = between[:-1], between[1:]
     # A forward pass leaves more and more. A backward pass gives back what was saved, layer by layer, as it leaves sums.
     is_forward = (after[:, SAVED] > before[:, SAVED]).any(1)[:, None, None]

@@ -47,7 +47,7 @@ def test_it_takes_less_memory_and_no_more_time(monkeypatch: pytest.MonkeyPatch) 
     for schedule, pp, tp, m, seed in CASES[::3] + CASES[1::3]:
         program = pipeline(schedule, pp, tp, m, seed)
         with monkeypatch.context() as patched:
-            patched.setattr(memory, "renamed", lambda occupancy: occupancy.program)
+            patched.setattr(memory, "renamed", lambda occupancy, **_: occupancy.program)
             in_turn = pipeline(schedule, pp, tp, m, seed)
         ours, theirs = memory_nbytes(program), memory_nbytes(in_turn)
         assert all(mine <= other for mine, other in zip(ours, theirs, strict=True)), (schedule, pp, tp, m)
@@ -121,13 +121,20 @@ def actor(name: str, reads: tuple[int, ...], writes: tuple[int, ...], m: int) ->
     return Actor(name, 0, ActKind.COMPUTE, tuple(map(Port, reads)), tuple(map(Port, writes)), m)
 
 
-def blocks(m: int, **writer: Any) -> list[int]:
-    """Of two registers of two blocks that are written and read `m` times a step, and one of state, as renamed."""
-    registers = (register("x", 2), register("y", 2), register("state", 2, initial=1))
+def blocks(m: int, number: int = 2, *, single: bool = False, **writer: Any) -> list[int]:
+    """Of two registers that are written and read `m` times a step, and one of state, as renamed."""
+    registers = (register("x", number), register("y", number), register("state", 2, initial=1))
     first = replace(actor("a", (), (0,), m), **writer)
     actors = first, actor("b", (0,), (1,), m), actor("c", (1, 2), (), m)
     program = Program(1, registers, actors, (Stream(0, "main", (0, 1, 2) * m),), num_micro_batches=m)
-    return [found.blocks for found in renamed(Occupancy(program)).registers]
+    return [found.blocks for found in renamed(Occupancy(program), single=single).registers]
+
+
+def test_single_blocks_become_several_where_that_is_wanted() -> None:
+    assert blocks(5, 1) == [1, 1, 2]
+    assert blocks(5, 1, single=True) == [5, 5, 2]
+    assert blocks(5, 1, single=True, kind=ActKind.ALL_GATHER) == [1, 5, 2]  # it might be made long before it is read
+    assert blocks(1, 1, single=True) == [1, 1, 2]
 
 
 def test_every_micro_batch_has_its_own_block_but_of_very_many() -> None:
