@@ -71,9 +71,12 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
         if key not in known:
             placed = _placed(occupancy, rank, stacked, budget)
             for single, wide in enumerate(WIDE if occupancy.shortenings[rank] is None else ()):
-                if placed.gaps_nbytes > wide * placed.nbytes:
-                    if single not in own:
-                        own[single] = Occupancy(renamed(occupancy, single=bool(single)))
+                if placed.gaps_nbytes <= wide * placed.nbytes:
+                    break
+                if single not in own:
+                    own[single] = Occupancy(renamed(occupancy, single=bool(single)))
+                roomier = own[single].program.registers
+                if any(roomier[i].blocks != registers[i].blocks for i in mine):
                     placed = min(placed, _placed(own[single], rank, stacked, budget), key=lambda one: one.nbytes)
             known[key] = placed.offsets
         for register, above in zip(mine, known[key], strict=True):

@@ -15,7 +15,6 @@ import numpy as np
 
 from strategy.lowering.arena import Lives
 from strategy.lowering.occupancy import Block, Occupancy, Occupant
-from strategy.program.program import neighbours
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,10 +28,7 @@ class NeighbourRow:
 
 def in_rows(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[NeighbourRow]:
     """Occupants of one memory of a rank, those in a row together where its first is."""
-    row_of: dict[int, tuple[int, ...]] = {}
-    for actor in occupancy.program.actors:
-        for row in neighbours(actor):
-            row_of.update(dict.fromkeys(row, row))
+    row_of = occupancy.row_of
     by_register = {occupant.blocks[0][0]: occupant for occupant in occupants if occupant.blocks[0][0] in row_of}
     found, placed = [], set[int]()
     for occupant in occupants:

@@ -200,9 +200,14 @@ class Occupancy:
         return tuple([register.block_nbytes for register in self.program.registers])
 
     @cached_property
+    def row_of(self) -> Mapping[int, tuple[int, ...]]:
+        """Of the registers that lie next to others (`neighbours`), those that do so together."""
+        return {index: row for actor in self.program.actors for row in neighbours(actor) for index in row}
+
+    @property
     def rowed(self) -> frozenset[int]:
-        """The registers that lie next to others (`neighbours`), whose blocks are shared with none in place."""
-        return frozenset(index for actor in self.program.actors for row in neighbours(actor) for index in row)
+        """The registers that lie next to others, whose blocks are shared with none in place."""
+        return frozenset(self.row_of)
 
     @cached_property
     def dynamic(self) -> frozenset[int]:

@@ -52,7 +52,7 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
     between = np.array([*moments, end], np.int64)
     before, after = between[:-1], between[1:]
     # A forward pass leaves more and more. A backward pass gives back what was saved, layer by layer, as it leaves sums.
-    is_forward = (after[:, SAVED] > before[:, SAVED]).any(1)[:, None, None]
+    is_forward = np.any(after[:, SAVED] > before[:, SAVED], axis=1, keepdims=True)[..., None]
     rows = np.concatenate((np.where(is_forward, np.maximum(before, after), before), after))
     return _most(np.unique(rows, axis=0))
 
