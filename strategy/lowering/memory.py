@@ -60,7 +60,7 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
     """
     occupancy = Occupancy(program)
     own = dict[int, Occupancy]()
-    known: dict[Hashable, list[tuple[int, ...]]] = {}
+    known: dict[Hashable, tuple[tuple[int, ...], ...]] = {}
     registers = list(program.registers)
     for rank, mine in enumerate(occupancy.registers_of):
         if not mine:
@@ -93,7 +93,7 @@ class _Placed:
     `nbytes` are those of its pools, of which `gaps_nbytes` are never in use.
     """
 
-    offsets: list[tuple[int, ...]]
+    offsets: tuple[tuple[int, ...], ...]
     nbytes: int
     gaps_nbytes: int
 
@@ -102,7 +102,7 @@ def _placed(occupancy: Occupancy, rank: int, stacked: Container[int], budget: Bu
     mine, registers = occupancy.registers_of[rank], occupancy.program.registers
     at, nbytes, used = _offsets(occupancy, rank, stacked, budget)
     blocks = [range(0 if registers[i].initial or i in stacked else registers[i].blocks) for i in mine]
-    offsets = [tuple([at[i, block] for block in some]) for i, some in zip(mine, blocks, strict=True)]
+    offsets = tuple([tuple([at[i, block] for block in some]) for i, some in zip(mine, blocks, strict=True)])
     return _Placed(offsets, nbytes, nbytes - used)
 
 

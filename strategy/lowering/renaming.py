@@ -19,8 +19,6 @@ from dataclasses import replace
 from strategy.lowering.occupancy import Occupancy
 from strategy.program.program import ActKind, OpTask, Program
 
-UNORDERED = frozenset({ActKind.LOAD, ActKind.TRANSFER, ActKind.COPY})
-"""What waits for data, for another stage, or for a link to the host."""
 MOST_BLOCKS = 64
 """Of so many micro-batches at most every one has its own block; of more, as many as divide them."""
 MOST_SINGLE = 6000
@@ -46,7 +44,7 @@ def renamed(occupancy: Occupancy, *, single: bool = False) -> Program:
     ordered = {actor for stream in program.streams if not stream.dynamic for actor in stream.sequence}
     for index, actor in enumerate(program.actors):
         is_ordered = (
-            index in ordered and actor.kind not in UNORDERED and actor.acts_per_step == program.num_micro_batches
+            index in ordered and not actor.kind.waits_outside and actor.acts_per_step == program.num_micro_batches
         )
         is_op = actor.kind is ActKind.COMPUTE
         for port in (*actor.reads, *actor.writes):

@@ -122,6 +122,11 @@ class ActKind(StrEnum):
         return self not in (ActKind.COMPUTE, ActKind.LOAD, ActKind.SLICE, ActKind.COPY)
 
     @property
+    def waits_outside(self) -> bool:
+        """Whether it waits for data, for another stage, or for a link to the host."""
+        return self in (ActKind.LOAD, ActKind.TRANSFER, ActKind.COPY)
+
+    @property
     def reduces(self) -> bool:
         """Whether terms of ranks are combined in it: what gradients are exchanged by."""
         return self in (ActKind.ALL_REDUCE, ActKind.REDUCE_SCATTER)

@@ -69,7 +69,7 @@ PRESENT = 2e-3
 RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
 CLOSER = 0.1
-"""Part of what is left below the objective by which a cut gains enough where that is less."""
+"""Where little is left below the objective, a cut that gains this part of it gains enough."""
 SCARCE = 0.7
 """Part of the memory from which on it is asked how little layers can save."""
 WORKERS = 1
@@ -351,10 +351,9 @@ class Refinement:
                 if weights is not None:
                     return self._ask(config, weights + self._a_little(box, weights), tensor_axis=True, of_bytes=True)
                 weights = self._worth_asking(box, self.cuts.known_points(box), WORTH_SHARING * most_ns)
-                shared = None if weights is None else restricted(weights, on_tensor_axis(config))
-                if shared is not None and shared.any():
-                    way = self._way(box, self.cuts.points, tensor_axis=True)
-                    return self._ask(way, shared, tensor_axis=True)
+                shared = np.zeros(0) if weights is None else restricted(weights, on_tensor_axis(config))
+                if shared.any():
+                    return self._ask(self._way(box, self.cuts.points, tensor_axis=True), shared, tensor_axis=True)
                 box.level = 3
                 continue
             # A cut that closes the box is found sooner than layouts, and one that does not has layouts as well.
@@ -497,6 +496,5 @@ class Refinement:
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = TIE * box.bound_ns / self.request.memory_limit_bytes
         for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED, MOVED, AT_HEAD):
-            if priced[part].any():
-                found[part] = byte * (layers if part.stop - part.start == len(layers) else 1)
+            found[part] = priced[part].any() * byte * (layers if part.stop - part.start == len(layers) else 1)
         return LITTLE * found
