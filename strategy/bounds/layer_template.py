@@ -367,7 +367,7 @@ def _count_at_head(graph: Graph, counted: frozenset[str], homes: dict[str, Weigh
             continue
         read.discard(name)
     for name in sorted(read):
-        if name not in kept and _is_on_device(graph, name):
+        if name not in kept and name not in homes and _is_on_device(graph, name):  # else another part's counts it
             kept[name] = Kept(at_head, (widest.name,))
     specs = [graph.values[widest.inputs[at]].spec for at in op_definition(widest.kind).in_place]
     for name in widest.outputs:
