@@ -169,7 +169,9 @@ def _fill(occupancy: Occupancy, rank: int) -> Fill:
     held: dict[str, int] = {}
     for index in sorted(i for i, _ in (*live, *((i, b) for i, b in state if program.registers[i].initial))):
         register = program.registers[index]
-        held[register.name] = held.get(register.name, 0) + aligned(register.block_nbytes)
+        is_packed = index in occupancy.row_of  # right behind another
+        size = register.block_nbytes if is_packed else aligned(register.block_nbytes)
+        held[register.name] = held.get(register.name, 0) + size
     return Fill(sum(held.values()), tuple(sorted(held.items(), key=lambda pair: -pair[1])))
 
 

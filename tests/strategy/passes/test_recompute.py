@@ -243,10 +243,11 @@ def test_memory_falls_and_losses_do_not_change(degrees: dict[str, int]) -> None:
         for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL, Recompute.MEMORY_BOUND)
     ]
     assert [problem for plan in plans for problem in verify(plan)] == []
-    *peaks, memory_bound = [plan.claims.peak_memory_bytes[0] for plan in plans]
-    assert peaks == sorted(peaks, reverse=True)
-    assert memory_bound < peaks[0]
-    assert len(set(peaks)) == (2 if degrees else 3), "of two stages the first peaks where no layer is at work"
+    nothing, *peaks, memory_bound = [plan.claims.peak_memory_bytes[0] for plan in plans]
+    assert max(*peaks, memory_bound) < nothing
+    assert degrees or peaks == sorted(
+        set(peaks), reverse=True
+    )  # of two stages the first peaks where no layer is at work
     losses = [[report.loss for report in train(plan, corpus(16), steps=2).reports] for plan in plans]
     for again in losses[1:]:
         assert again == pytest.approx(losses[0], rel=1e-12)
