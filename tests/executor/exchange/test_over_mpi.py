@@ -128,9 +128,18 @@ def test_b15_what_is_not_finite_is_named_with_its_rank_on_all_ranks(ranks: int) 
     assert unchecked == math.inf, "off by default"
 
 
-@pytest.mark.parametrize("name", ["registration", "callbacks", "main_loop", "two_levels", "not_finite"])
+@pytest.mark.parametrize("name", ["callbacks", "main_loop", "two_levels", "not_finite"])
 def test_b16_threads_of_one_process_see_what_processes_see(name: str) -> None:
     assert on_threads(name, 3) == over_mpi(3)[name]
+
+
+def test_b16_threads_register_as_processes_do() -> None:
+    """Ranks of a job agree on one order; which tensors share a list in it is that job's own."""
+    (said, _, right), (said_there, _, right_there) = (
+        alike(on_threads("registration", 3)),
+        alike(over_mpi(3)["registration"]),
+    )
+    assert (said, right) == (said_there, right_there)
 
 
 def test_b16_codecs_of_threads_are_those_of_processes() -> None:
