@@ -214,7 +214,7 @@ class Lifetimes:
         if producer is not None and begin == self.time_of[producer.name]:
             written = self.leg(producer)
         end = self.time_of[readers[-1].name] + 1
-        found = self._of_pieces(written, readers, begin, end, moves=arrives)
+        found = self._of_pieces(written, readers, begin, end, moves=arrives, loaded=producer is None)
         if arrives and producer is not None:
             waiting = self.run.in_flight(self.leg(producer), {self.leg(op) for op in readers}, arrives=True)
             found = replace(found, blocks=max(found.blocks, waiting))
@@ -236,8 +236,12 @@ class Lifetimes:
             return self.whole(converted.blocks)
         return replace(converted, begin=min(converted.begin, self.time_of[producer.name]))
 
-    def _of_pieces(self, written: Leg, readers: Sequence[Op], begin: int, end: int, *, moves: bool) -> Lifetime:
+    def _of_pieces(
+        self, written: Leg, readers: Sequence[Op], begin: int, end: int, *, moves: bool, loaded: bool = False
+    ) -> Lifetime:
         """Of a micro-batch tensor: a block per micro-batch in flight; one more if a transfer or loader touches it.
+
+        Loaders alone run ahead into the next step: else no more than a step has micro-batches.
 
         What lives within a chunk, and what else is written and read before the next micro-batch's is written, lives as
         long as the graph says, if a stage does meanwhile what the graph has meanwhile.
@@ -245,9 +249,16 @@ class Lifetimes:
         read = {self.leg(op) for op in readers}
         within = read <= {written}
         blocks = (1 if within else self.run.in_flight(written, read)) + moves
-        if blocks == 1 and (within or self.run.straight(written, read)):
+        if not loaded:
+            blocks = min(blocks, self.pipeline.num_micro_batches)
+        if blocks == 1 and not moves and (within or self.run.straight(written, read)):
             return Lifetime(begin, end, 1)
         return self.whole(blocks)
+
+    @property
+    def _in_turn(self) -> int:
+        """Blocks of what a transfer moves: one is filled while the other is sent."""
+        return min(2, self.pipeline.num_micro_batches)
 
     def intermediate(self, copy: Copy, time: int, *, arrives: bool, departs: bool) -> Lifetime:
         """Of a step within the conversion to `copy`; whether a transfer writes it, and whether one reads it."""
@@ -255,9 +266,9 @@ class Lifetimes:
             return self.whole(1)
         if arrives:
             first, sent = self.first_leg(copy.value, copy.stage), self.leg(self.graph.producer[copy.value])
-            return self.whole(max(2, self.run.in_flight(sent, [first], arrives=True)))
+            return self.whole(max(self._in_turn, self.run.in_flight(sent, [first], arrives=True)))
         if departs:
-            return self.whole(2)
+            return self.whole(self._in_turn)
         last = self.time_of[self.readers(copy.value, copy.stage)[0].name] if self.pipeline.overlaps else time
         return self._ahead(Lifetime(time, max(time, last) + 1, 1), copy.value, copy.stage)
 

@@ -1,11 +1,8 @@
 """Occupancy: when every block of a rank's registers is in use, replayed from one step of its static streams.
 
-Time is that of the rank's *main* stream, the longest static one: its i-th act is issued at 2i and done at 2i + 1. A
-block is in use from the act that begins to write a piece into it until the act that reads the piece last. An act of
-another static stream is issued, at the earliest, when the last main act is done that it is known to follow, and is
-known to be done when a main act is issued that follows it; what follows what is the order within streams and from
-writers to readers. So a block is free only when credits, whatever the timing, say so, and the backend has made streams
-wait for one another there anyway.
+Time is that of the rank's *main* stream (`turns`): a block is in use from when the act that writes a piece into it is
+issued at the earliest until the act that reads the piece last is known to be done. So a block is free only when what
+follows what says so, whatever the timing, and the backend has made streams wait for one another there anyway.
 
     main   | A | B | C | D |        R is written by x, which reads what A wrote, and read by D:
     other        ( x )              in use from 1 (A is done) until 7 (D is done)
@@ -25,22 +22,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.lowering.arena import Integers, Lives
 from strategy.lowering.shortening import Shortening, shortening
-from strategy.program.program import OpTask, Port, Program, neighbours
+from strategy.lowering.turns import Booleans, Known, Turns, Uses, numbered
+from strategy.lowering.vector_clocks import heard
+from strategy.program.program import ActKind, OpTask, Port, Program, neighbours
 
 Block = tuple[int, int]
 """A register's index, and which of its blocks."""
-
-Booleans = NDArray[np.bool_]
-
-NEVER = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,34 +42,6 @@ class Occupant:
 
     blocks: tuple[Block, ...]
     lives: Lives
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Uses:
-    """Ports as arrays: an actor, a register that it uses, and how many of its acts share a piece."""
-
-    actor: Integers
-    register: Integers
-    share: Integers
-
-    @staticmethod
-    def of(ports: Sequence[Sequence[Port]]) -> Uses:
-        """Those of all actors, in order."""
-        actor = np.repeat(np.arange(len(ports)), np.array([len(some) for some in ports], np.int64))
-        register = np.array([port.register for some in ports for port in some], np.int64)
-        share = np.array([port.acts_per_piece for some in ports for port in some], np.int64)
-        return Uses(actor, register, share)
-
-    def __getitem__(self, some: Integers | Booleans) -> Uses:
-        """Some of them."""
-        return Uses(self.actor[some], self.register[some], self.share[some])
-
-    def by_rank(self, ranks: Integers, count: int) -> tuple[Uses, ...]:
-        """Those of the registers of every rank, in order; `ranks` are those of registers."""
-        rank = ranks[self.register]
-        order = np.argsort(rank, kind="stable")
-        bounds = np.searchsorted(rank[order], np.arange(count + 1)).tolist()
-        return tuple(self[order[begin:end]] for begin, end in pairwise(bounds))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +93,7 @@ class Occupancy:
         Raises:
             OutOfTimeError: the budget was over before it was done.
         """
-        replayed = _Rank(self, rank)
+        replayed = _Rank(self, rank, self.heard)
         budget.check()
         return replayed.occupants(budget)
 
@@ -164,6 +129,22 @@ class Occupancy:
             whole = (np.array(program.streams[i].sequence, np.int64) for i in streams)
             found.append(tuple(turns if short is None else short.sequence(program, turns) for turns in whole))
         return tuple(found)
+
+    @cached_property
+    def heard(self) -> Known:
+        """Of the transfers that all ranks replay whole: what their messages tell; blocks do not count in it."""
+        transfers: dict[int, list[int]] = {}
+        ordered = {actor for streams in self.streams_of for i in streams for actor in self.program.streams[i].sequence}
+        for index, actor in enumerate(self.program.actors):
+            if actor.kind is ActKind.TRANSFER and index in ordered and self.shortenings[actor.rank] is None:
+                transfers.setdefault(actor.rank, []).append(index)
+        known: dict[int, tuple[Integers, Integers]] = {}
+        for rank, mine in transfers.items():
+            turns = _Rank(self, rank, {}).turns
+            for one in mine:
+                own = turns.of_actor(one)
+                known[one] = turns.begins[own], turns.ends[own]
+        return heard(self.program, known)
 
     @cached_property
     def reads(self) -> tuple[Uses, ...]:
@@ -217,32 +198,16 @@ class Occupancy:
 
 
 class _Rank:
-    """The replay of one step of one rank: `begins` and `ends` say when a turn is issued and done, at the worst.
+    """The replay of one step of one rank. Registers are those that are no state, by their place in `mine`."""
 
-    Turns are numbered actor by actor: act n of an actor is `first` + n. Of what no main act tells, the begin is -1 and
-    the end `NEVER`. Registers are those that are no state, by their place in `mine`.
-    """
-
-    def __init__(self, occupancy: Occupancy, rank: int) -> None:
+    def __init__(self, occupancy: Occupancy, rank: int, heard: Known) -> None:
         self.occupancy, self.program = occupancy, occupancy.program
         self.short = occupancy.shortenings[rank]
-        streams = occupancy.sequences[rank]
-        self.main = streams[0] if streams else np.zeros(0, np.int64)
         every = np.array(occupancy.registers_of[rank], np.int64)
         self.mine = every[~occupancy.is_state[every]]
         self.writes, self.reads = (self._of_mine(uses[rank]) for uses in (occupancy.writes, occupancy.reads))
-        self.horizon = max(2 * len(self.main), 1)
-        self.actors, counts = np.unique(np.concatenate((self.main, *streams[1:])), return_counts=True)
-        firsts = np.cumsum(counts) - counts
-        self.first, self.count = np.append(firsts, 0), np.append(counts, 0)
-        turns = [firsts[np.searchsorted(self.actors, sequence)] + nth_of_each(sequence) for sequence in streams]
-        self.begins = np.full(int(counts.sum()), -1, np.int64)
-        self.ends = np.full(len(self.begins), NEVER, np.int64)
-        if turns:
-            self.begins[turns[0]] = 2 * np.arange(len(self.main))
-            self.ends[turns[0]] = self.begins[turns[0]] + 1
-        if len(turns) > 1:
-            self._follow(turns, streams)
+        self.turns = Turns(occupancy.sequences[rank], self.writes, self.reads, len(self.mine), heard)
+        self.horizon = max(2 * len(self.turns.main), 1)
 
     def _of_mine(self, uses: Uses) -> Uses:
         """Uses with registers by their place, and shares of what is replayed."""
@@ -254,72 +219,6 @@ class _Rank:
         if self.short is None:
             return counts
         return np.where(counts == self.program.num_micro_batches, self.short.num_micro_batches, counts)
-
-    def _place(self, actors: Integers) -> Integers:
-        """Where actors stand in `actors`, and so in `first` and `count`, whose last is of those that do not."""
-        found = np.searchsorted(self.actors, actors)
-        return np.where(np.append(self.actors, -1)[found] == actors, found, len(self.actors))
-
-    def _follow(self, turns: Sequence[Integers], streams: Sequence[Integers]) -> None:
-        """When turns of other streams are issued at the earliest and done at the latest."""
-        is_main = np.zeros(len(self.begins), np.bool_)
-        is_main[turns[0]] = True
-        writers, readers = self._edges(np.unique(np.concatenate(streams[1:])))
-        position = np.empty(len(self.begins), np.int64)
-        for sequence in turns:
-            position[sequence] = np.arange(len(sequence))
-        of_stream = np.empty(len(self.begins), np.int64)
-        for number, sequence in enumerate(turns):
-            of_stream[sequence] = number
-        known = np.where(is_main, self.ends, self.begins)
-        self._relax(known, readers, writers, of_stream, position, turns, forward=True)
-        self.begins[~is_main] = known[~is_main]
-        known = np.where(is_main, self.begins, self.ends)
-        self._relax(known, writers, readers, of_stream, position, turns, forward=False)
-        self.ends[~is_main] = known[~is_main]
-
-    def _relax(
-        self,
-        known: Integers,
-        turn: Integers,
-        after: Integers,
-        of_stream: Integers,
-        position: Integers,
-        turns: Sequence[Integers],
-        *,
-        forward: bool,
-    ) -> None:
-        """Move the times of other streams' turns: none is before those that it is `after`, or that precede it there.
-
-        Backwards, none is after those, or those that follow it.
-        """
-        edges = [np.flatnonzero(of_stream[turn] == number) for number in range(len(turns))]
-        moved = True
-        while moved:
-            moved = False
-            for found, sequence in zip(edges[1:], turns[1:], strict=True):
-                times = known[sequence]
-                if forward:
-                    np.maximum.at(times, position[turn[found]], known[after[found]])
-                    times = np.maximum.accumulate(times)
-                else:
-                    np.minimum.at(times, position[turn[found]], known[after[found]])
-                    times = np.minimum.accumulate(times[::-1])[::-1]
-                moved |= not np.array_equal(times, known[sequence])
-                known[sequence] = times
-
-    def _edges(self, others: Integers) -> tuple[Integers, Integers]:
-        """Pairs of turns, one of which at least is of another stream: the one that finished a piece, and its reader."""
-        producer, written = np.full(len(self.mine), -1, np.int64), np.ones(len(self.mine), np.int64)
-        producer[self.writes.register], written[self.writes.register] = self.writes.actor, self.writes.share
-        beside = np.isin(self.reads.actor, others) | np.isin(producer[self.reads.register], others)
-        reads = self.reads[beside]
-        reader, writer = self._place(reads.actor), self._place(producer[reads.register])
-        read, number = _numbered(self.count[reader])
-        last = (number // reads.share[read] + 1) * written[reads.register[read]] - 1
-        there = last < self.count[writer[read]]
-        read, number, last = read[there], number[there], last[there]
-        return self.first[writer[read]] + last, self.first[reader[read]] + number
 
     def occupants(self, budget: Budget) -> list[Occupant]:
         """In the order of registers, those that share a block in place together."""
@@ -351,28 +250,28 @@ class _Rank:
         size = len(self.mine)
         producer, share, count = np.full(size, -1, np.int64), np.ones(size, np.int64), np.ones(size, np.int64)
         written = self.writes.register
-        producer[written], share[written] = self._place(self.writes.actor), self.writes.share
+        producer[written], share[written] = self.turns.place(self.writes.actor), self.writes.share
         count[written] = self._replayed(self.occupancy.acts[self.writes.actor]) // self.writes.share
         blocks = self.occupancy.blocks[self.mine]
         told = producer >= 0  # of the others nothing says when they are in use: they are so all the time
-        told &= (count - 1) * share < self.count[producer]
+        told &= (count - 1) * share < self.turns.count[producer]
         if self.short is not None:
             told &= blocks == 1
-        uses = [(self._place(some.actor), some.register, some.share) for some in (self.writes, self.reads)]
+        uses = [(self.turns.place(some.actor), some.register, some.share) for some in (self.writes, self.reads)]
         for user, used, shared in uses:
-            told[used[count[used] * shared > self.count[user]]] = False
+            told[used[count[used] * shared > self.turns.count[user]]] = False
         count[~told] = 1
         first = np.cumsum(count) - count
-        register, number = _numbered(count)
+        register, number = numbered(count)
         begin, end = np.zeros(len(register), np.int64), np.full(len(register), self.horizon, np.int64)
         here = told[register]
-        turn = self.first[producer][register] + number * share[register]
-        begin[here] = self.begins[turn[here]]
+        turn = self.turns.first[producer][register] + number * share[register]
+        begin[here] = self.turns.begins[turn[here]]
         end[here] = begin[here] + 1
         for user, used, shared in uses:
             some = told[used]
-            use, nth = _numbered(count[used[some]])
-            done = self.ends[self.first[user[some]][use] + (nth + 1) * shared[some][use] - 1]
+            use, nth = numbered(count[used[some]])
+            done = self.turns.ends[self.turns.first[user[some]][use] + (nth + 1) * shared[some][use] - 1]
             np.maximum.at(end, first[used[some]][use] + nth, done)
         told[register[(begin < 0) | (end > self.horizon)]] = False
         count[~told] = 1
@@ -406,7 +305,7 @@ class _Rank:
         """Actors of the main stream, in order, with two registers: what may be written over, and what they write."""
         place = {register: at for at, register in enumerate(self.mine.tolist()) if register not in self.occupancy.rowed}
         nbytes, registers = self.occupancy.block_nbytes, self.program.registers
-        found, first_at = np.unique(self.main, return_index=True)
+        found, first_at = np.unique(self.turns.main, return_index=True)
         for index in found[np.argsort(first_at)].tolist():
             actor = self.program.actors[index]
             if not (isinstance(actor.task, OpTask) and actor.task.in_place and actor.task.outputs):
@@ -431,30 +330,15 @@ class _Rank:
         owner = np.repeat(every, pieces.apart)[row]
         apart = np.bincount(owner, minlength=len(every)) == pieces.count
         """Whether no two pieces of a register are in use one right after the other in one block, or at once."""
-        place, acts = self._place(actor), self._replayed(self.occupancy.acts[actor])
+        place, acts = self.turns.place(actor), self._replayed(self.occupancy.acts[actor])
         found: Booleans = apart[source] & apart[target]
         found &= (pieces.count[source] == acts) & (pieces.count[target] == acts)
-        which, number = _numbered(np.where(found, acts, 0))
-        done = self.ends[self.first[place[which]] + number]
+        which, number = numbered(np.where(found, acts, 0))
+        done = self.turns.ends[self.turns.first[place[which]] + number]
         for times, register, due in ((pieces.end, source, done), (pieces.begin, target, done - 1)):
             in_order = times[np.lexsort((times, pieces.register))]
             found[which[in_order[pieces.first[register[which]] + number] != due]] = False
         return found
-
-
-def _numbered(counts: Integers) -> tuple[Integers, Integers]:
-    """Each index as often as it counts, and for each the numbers from 0."""
-    index = np.repeat(np.arange(len(counts)), counts)
-    return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def nth_of_each(sequence: Integers) -> Integers:
-    """For every entry of a sequence, how many equal ones precede it."""
-    order = np.argsort(sequence, kind="stable")
-    begins = np.flatnonzero(np.diff(sequence[order], prepend=-1))
-    found = np.empty(len(sequence), np.int64)
-    found[order] = np.arange(len(sequence)) - np.repeat(begins, np.diff(begins, append=len(sequence)))
-    return found
 
 
 def _first(register: int, taken: Mapping[int, int]) -> int:
