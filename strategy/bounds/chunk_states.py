@@ -86,6 +86,23 @@ def states_behind_forward(
     return tuple(_state(numbers[:, at]) for at in dict.fromkeys(fullest))
 
 
+@lru_cache(maxsize=1 << 13)
+def states_ahead_of_backward(
+    schedule: Schedule, stages: int, stage: int, num_micro_batches: int, laps: int
+) -> tuple[tuple[ChunkState, int], ...]:
+    """Of the states right ahead of a backward pass, those of the same, each with the lap of that pass."""
+    if schedule is Schedule.GPIPE and stages > 1:
+        return tuple((state, 0) for state in fullest_states(schedule, stages, stage, num_micro_batches, laps))
+    few = enough(schedule, stages, num_micro_batches)
+    chunks = list(chunk_order(schedule, stages, stage, few, laps))
+    ahead_of = [at for at, chunk in enumerate(chunks) if chunk.phase is Phase.BACKWARD]
+    numbers = moments(schedule, stages, stage, few, laps)[:, ahead_of]
+    saved, waiting, _, sums, behind, ahead, _ = numbers.sum(2)
+    held = behind, saved + waiting, sums, ahead
+    fullest = _first_greatest(held), _first_greatest((sums + behind, *held))
+    return tuple((_state(numbers[:, at]), chunks[ahead_of[at]].lap) for at in dict.fromkeys(fullest))
+
+
 @lru_cache(maxsize=1 << 16)
 def fullest_counts(
     schedule: Schedule, stages: int, num_micro_batches: int, laps: int

@@ -9,20 +9,18 @@ whose layers are alike, and, with the weights of a path through the schedule, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
 
-import numpy as np
-
 from strategy.base.budget import Budget
 from strategy.base.identity import Identity
+from strategy.bounds.at_work import NOTHING, count_at_head, count_at_work
 from strategy.bounds.one_mesh import on_one_stage, without_data_axis
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
-    AT_HEAD,
     DEFERRED,
     HELD,
     MESSAGES,
@@ -61,9 +59,8 @@ from strategy.space.rules import following_samples
 from strategy.space.short_model import LAYERS, MIDDLE, places_of
 from strategy.space.space import Handed, Keeping, Kept, SearchSpace, Weight
 
-NOTHING, UNITS = np.zeros(SIZE, np.int64), tuple(unit(at) for at in range(SIZE))
-"""Of what counts nowhere, and of what counts at one coordinate."""
-NOTHING.flags.writeable = False
+UNITS = tuple(unit(at) for at in range(SIZE))
+"""Of what counts at one coordinate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,70 +332,6 @@ def _held(
                 kept[name] = Kept(unit(HELD.start + part), behind, first_weight=unit(AHEAD.start + part), first=ahead)
         elif decider.phase is not Phase.UPDATE and everything:
             homes[name] = unit(SUMS.start + part)
-    _count_at_head(graph, counted, homes, kept)
+    count_at_head(graph, counted, homes, kept)
+    count_at_work(graph, counted, apart, homes, kept)
     return homes, kept
-
-
-def _count_at_head(graph: Graph, counted: frozenset[str], homes: dict[str, Weight], kept: dict[str, Kept]) -> None:
-    """Count what the last part holds for certain while the widest of its forward acts runs.
-
-    That is what the act reads, as it reads it, and what it writes, unless over what it reads; and, of what is saved for
-    the backward pass, what was made before, where all forward acts that read it come no later.
-    """
-    part_of = places_of(graph)
-    widest = _widest(graph, frozenset(name for name in counted if part_of[name] == LAYERS - 1))
-    if widest is None:
-        return
-    at_head, before = unit(AT_HEAD.start), _before(graph, widest)
-    of_last = unit(SAVED.start + LAYERS - 1) + unit(WAITING.start + LAYERS - 1)
-    read = {name for name in widest.inputs if graph.values[name].rate is Rate.MICRO_BATCH}
-    for name in dict.fromkeys((*kept, *homes)):
-        saved, producer = kept.get(name, Kept(homes.get(name, 0), ())), graph.producer.get(name)
-        is_of_last = np.any(of_last * saved.weight) or np.any(of_last * saved.first_weight)
-        if not is_of_last or producer is None or producer.name not in before:
-            continue
-        readers = {op.name for op in graph.consumers[name] if op.phase is Phase.FORWARD}
-        if name in homes:
-            homes[name] = homes[name] + at_head
-        elif saved.keeping is Keeping.AS_READ and readers <= {*before, widest.name}:
-            first_weight = saved.first_weight + at_head if saved.first else 0
-            kept[name] = replace(saved, weight=saved.weight + at_head, first_weight=first_weight)
-        else:
-            continue
-        read.discard(name)
-    for name in sorted(read):
-        if name not in kept and name not in homes and _is_on_device(graph, name):  # else another part's counts it
-            kept[name] = Kept(at_head, (widest.name,))
-    specs = [graph.values[widest.inputs[at]].spec for at in op_definition(widest.kind).in_place]
-    for name in widest.outputs:
-        spec = graph.values[name].spec
-        if _is_on_device(graph, name) and not any((spec.shape, spec.dtype) == (one.shape, one.dtype) for one in specs):
-            homes[name] = homes.get(name, NOTHING) + at_head
-
-
-def _is_on_device(graph: Graph, name: str) -> bool:
-    return graph.values[name].space is Space.DEVICE
-
-
-def _widest(graph: Graph, among: Collection[str]) -> Op | None:
-    """The forward act of every micro-batch that reads and writes most bytes of it, whole tensors counted."""
-
-    def nbytes(op: Op) -> int:
-        values = [graph.values[name] for name in {*op.inputs, *op.outputs}]
-        return sum(value.spec.nbytes for value in values if value.rate is Rate.MICRO_BATCH)
-
-    acts = [op for op in graph.ops if op.name in among and op.phase is Phase.FORWARD]
-    acts = [op for op in acts if act_rate(graph, op) is Rate.MICRO_BATCH]
-    return max(acts, key=nbytes, default=None)
-
-
-def _before(graph: Graph, op: Op) -> frozenset[str]:
-    """All ops that an op needs the results of."""
-    found, left = set[str](), [op]
-    while left:
-        for name in left.pop().inputs:
-            producer = graph.producer.get(name)
-            if producer is not None and producer.name not in found:
-                found.add(producer.name)
-                left.append(producer)
-    return frozenset(found)

@@ -11,12 +11,13 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from strategy.bounds.chunk_states import ChunkState, fullest_states, states_behind_forward
+from strategy.bounds.chunk_states import ChunkState, fullest_states, states_ahead_of_backward, states_behind_forward
 from strategy.bounds.pipeline_parts import LAST, parts_at, stage_times
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
     AT_HEAD,
+    AT_WORK,
     DEFERRED,
     HELD,
     MESSAGES,
@@ -37,6 +38,8 @@ from strategy.space.short_model import MIDDLE
 IntArray = npt.NDArray[np.int64]
 GRADIENTS_SHARED = 2
 """From this stage of ZeRO on, gradients are exchanged in every micro-batch."""
+DONE_BEFORE = 2
+"""So many layers of a chunk have run backward, where one is looked at that does."""
 LEAST_LAYERS = 5
 """On a stage of so many, three that follow one another are neither the first nor the last part."""
 
@@ -85,8 +88,9 @@ def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
     """(SIZE,) each: what a stage holds when it holds most micro-batches, and most beside sums of gradients.
 
     Where the head is, also while that runs forward: of what the last part saves of that micro-batch, only what it holds
-    then is there. Where parameters or gradients are moved in every micro-batch, also while the last layer of the stage
-    but two runs backward, when what those two have saved is gone, and what goes on beside others is there.
+    then is there. And while a layer between runs backward: instead of what it saves, what it holds at its widest act.
+    Where parameters or gradients are moved in every micro-batch, also while the last layer of the stage but two runs
+    backward, when what those two have saved is gone, and what goes on beside others is there.
     """
     where, found = parts_at(config, layers)[stage], []
     m, laps = config.num_micro_batches, config.virtual_stages
@@ -94,15 +98,15 @@ def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
         row = _row(state, where)
         row[DEFERRED] = np.array(state.deferred) @ where
         found.append(row)
-        if _moves_beside(config) and where.sum() >= LEAST_LAYERS:
-            at_work, done = row.copy(), np.zeros(PARTS, np.int64)
+        if _moves_beside(config) and laps == 1 and where.sum() >= LEAST_LAYERS:
+            beside, done = row.copy(), np.zeros(PARTS, np.int64)
             done[LAST if where[0, LAST] else MIDDLE] += 1
             done[MIDDLE] += 1
             for part in (SAVED, WAITING):
-                at_work[part] -= np.minimum(at_work[part], done)
-            at_work[MOVED] = 1
-            found.append(at_work)
-    found += _at_head(config, stage, where)
+                beside[part] -= np.minimum(beside[part], done)
+            beside[MOVED] = 1
+            found.append(beside)
+    found += [*_at_head(config, stage, where), *_at_work(config, stage, where)]
     return [row for i, row in enumerate(found) if not any((row <= other).all() for other in found[:i])]
 
 
@@ -116,6 +120,29 @@ def _at_head(config: PlanConfig, stage: int, where: IntArray) -> Iterator[IntArr
         for part in (SAVED, WAITING):
             row[part][LAST] -= 1
         row[AT_HEAD] = 1
+        yield row
+
+
+def _at_work(config: PlanConfig, stage: int, where: IntArray) -> Iterator[IntArray]:
+    """(SIZE,) each: of a stage with layers between, the fullest moments in which one of these runs backward.
+
+    The last part has done so before, or up to two layers, if one more comes next: where layers are laid out in several
+    ways, those that have run so are of all ways in turn.
+    """
+    m, laps = config.num_micro_batches, config.virtual_stages
+    for state, lap in states_ahead_of_backward(config.schedule, config.pp, stage, m, laps):
+        run, done = where[lap], np.zeros(PARTS, np.int64)
+        if not run[MIDDLE]:
+            continue
+        done[LAST] = run[LAST]
+        done[MIDDLE] = max(min(DONE_BEFORE - run[LAST], run[MIDDLE] - 2), 0)
+        row, own = _row(state, where), np.zeros(PARTS, np.int64)
+        own[MIDDLE] = 1
+        row[SAVED] -= done + own
+        row[WAITING] -= own if config.schedule.splits_backward else done + own
+        row[AT_WORK] = 1
+        is_between = done[MIDDLE] and run[MIDDLE] - done[MIDDLE] > 1  # of layers that are laid out alike
+        row[MOVED] = is_between and _moves_beside(config)
         yield row
 
 
@@ -137,4 +164,4 @@ def _row(state: ChunkState, where: IntArray) -> IntArray:
 def _moves_beside(config: PlanConfig) -> bool:
     """Whether parameters are gathered, or gradients exchanged, in every micro-batch, beside passes in one piece."""
     often = config.zero_stage >= GRADIENTS_SHARED or config.num_micro_batches == 1
-    return often and config.virtual_stages == 1 and not config.schedule.splits_backward
+    return often and not config.schedule.splits_backward

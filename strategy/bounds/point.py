@@ -29,13 +29,15 @@ MOVED = slice(53, 54)
 """Those of a layer between that are held at any time of backward passes: what is gathered, and what is exchanged."""
 AT_HEAD = slice(54, 55)
 """Those of the last part while that forward act runs which reads and writes most there: logits and what they become."""
-BYTES, OF_MICRO_BATCH = slice(32, 55), slice(41, 53)
+AT_WORK = slice(55, 56)
+"""Those of a layer between while that act of its backward pass runs at which most is there, but for what is moved."""
+BYTES, OF_MICRO_BATCH = slice(32, 56), slice(41, 53)
 """All of them, and those that every micro-batch in flight holds."""
 MICRO, MICRO_OVERLAPPED = slice(0, 9), slice(15, 24)
 """Those of `TIMES` that every micro-batch takes itself, and what goes on beside it."""
 OF_STEP = slice(9, 15)
 """Those that a step takes itself ahead of its first micro-batch, and behind its last."""
-SIZE = 55
+SIZE = 56
 
 
 def time_at(name: str, part: int) -> int:

@@ -20,6 +20,7 @@ from strategy.bounds.point import (
     ADDED,
     AHEAD,
     AT_HEAD,
+    AT_WORK,
     DEFERRED,
     HELD,
     MICRO,
@@ -92,7 +93,7 @@ class TemplateCut:
         weights = self.weighing.weights
         # What only forward passes read, backward passes may read, too, that compute again.
         no_dearer = bool((weights[AHEAD] <= weights[HELD]).all())
-        no_dearer &= not (weights[OF_MICRO_BATCH].any() or weights[MOVED].any() or weights[AT_HEAD].any())
+        no_dearer &= not any(weights[part].any() for part in (OF_MICRO_BATCH, MOVED, AT_HEAD, AT_WORK))
         return computes_once and self.least is not None and no_dearer
 
     def bounds(self, config: PlanConfig) -> bool:
@@ -153,7 +154,7 @@ def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
 
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
     """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
-    following = MICRO, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD
+    following = MICRO, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD, AT_WORK
     return following if config.zero_stage == 3 else (*following, HELD, AHEAD)
 
 

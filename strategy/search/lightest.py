@@ -16,7 +16,7 @@ from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.linear_step import stage_rows
-from strategy.bounds.point import AT_HEAD, BYTES, MOVED, SIZE, TIMES, FloatArray
+from strategy.bounds.point import AT_HEAD, AT_WORK, BYTES, MOVED, SIZE, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
 from strategy.layout.step_times import Overlap
 from strategy.lowering.lower import lower_priced
@@ -103,5 +103,5 @@ def _byte_weights(config: PlanConfig, layers: int) -> FloatArray:
     weights = np.zeros(SIZE)
     weights[TIMES] = 1.0
     weights[BYTES] = NS_PER_BYTE * np.max(stage_rows(config, layers, 0), axis=0)[BYTES]
-    weights[MOVED] = weights[AT_HEAD] = NS_PER_BYTE
+    weights[MOVED] = weights[AT_HEAD] = weights[AT_WORK] = NS_PER_BYTE
     return weights

@@ -16,7 +16,7 @@ from strategy.bounds.closed_forms import ClosedForms, is_shared
 from strategy.bounds.least_exchange import LayerExchange, exchange_of_layer, handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import AHEAD, AT_HEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
+from strategy.bounds.point import AHEAD, AT_HEAD, AT_WORK, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
 from strategy.cost.measurement import Features
 from strategy.graph.experts import weights_of_experts
 from strategy.graph.graph import Graph, Phase, Role
@@ -152,7 +152,7 @@ class Prospects:
         in_flight = min(config.pp, config.num_micro_batches)
         for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
             weights[part] = np.maximum(weights[part], often * byte * layers)
-        for part in (MOVED, AT_HEAD):
+        for part in (MOVED, AT_HEAD, AT_WORK):
             weights[part] = np.maximum(weights[part], byte)
         return weights
 

@@ -33,6 +33,7 @@ from strategy.bounds.point import (
     ADDED,
     AHEAD,
     AT_HEAD,
+    AT_WORK,
     DEFERRED,
     HELD,
     MESSAGES,
@@ -495,6 +496,6 @@ class Refinement:
         found[MICRO_OVERLAPPED] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = TIE * box.bound_ns / self.request.memory_limit_bytes
-        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED, MOVED, AT_HEAD):
+        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED, MOVED, AT_HEAD, AT_WORK):
             found[part] = priced[part].any() * byte * (layers if part.stop - part.start == len(layers) else 1)
         return LITTLE * found

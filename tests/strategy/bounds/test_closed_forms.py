@@ -36,7 +36,7 @@ from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 
-FEW, FEW_QUOTAS = 4, {"zero 0": 1, "zero 3": 1, "llama": 1, "data": 2, "tensor": 1, "both ways": 1}
+FEW, FEW_QUOTAS = 6, {"zero 0": 1, "zero 3": 1, "llama": 1, "data": 2, "tensor": 1, "both ways": 1}
 CASES, QUOTAS = (
     36,
     {"m 1": 3, "zero 0": 8, "zero 3": 1, "put off": 4, "full": 4, "llama": 6, "data": 12, "tensor": 10, "both ways": 5},

@@ -47,7 +47,7 @@ def even(micro: int, step: int, layers: int, byte: float = 0.0) -> FloatArray:
     """Everything alike, wherever it is."""
     often = [step if name.startswith(("before", "after")) else micro for name in PASSES]
     times, nbytes = (np.outer(each, [1.0, layers - 2, 1.0]).ravel() for each in (often, [byte] * 7))
-    return np.concatenate([times, [0.0, 0.0], nbytes, [byte, byte]])
+    return np.concatenate([times, [0.0, 0.0], nbytes, [byte] * 3])
 
 
 def template(asked: Request, config: PlanConfig) -> LayerTemplate:

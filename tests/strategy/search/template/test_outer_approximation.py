@@ -257,7 +257,7 @@ def test_what_goes_on_beside_is_held(
         assert chosen.point[MOVED].sum() > 0
         for stage in dict.fromkeys((0, pp - 1)):
             rows = [row for row in stage_rows(config, model.layers, stage) if row[MOVED].any()]
-            assert 1 <= len(rows) <= 2
+            assert 1 <= len(rows) <= 4
             most = max(allocated[rank] for rank in deep.stages.placements[stage].devices)
             counted = max(float(row @ chosen.point) for row in rows)
             assert 0.3 * most <= counted <= most
