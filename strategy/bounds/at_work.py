@@ -1,7 +1,7 @@
 """At work: what a part of a template holds for certain while one of its acts runs, beside what others have saved.
 
     head runs forward            what was saved before | what the act reads | what it writes
-    a layer runs backward        what it still reads of what was saved | of what was computed since | what the act writes
+    a layer runs backward        what it still reads of the saved | of what came since | what the act writes
 
 A moment is the widest that can be told without layouts, whole tensors counted; what is held then depends on them.
 """
