@@ -31,8 +31,9 @@ AT_HEAD = slice(54, 55)
 """Those of the last part while that forward act runs which reads and writes most there: logits and what they become."""
 AT_WORK = slice(55, 56)
 """Those of a layer between while that act of its backward pass runs at which most is there, but for what is moved."""
+KINDS_OF_BYTES = (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED, MOVED, AT_HEAD, AT_WORK)
 BYTES, OF_MICRO_BATCH = slice(32, 56), slice(41, 53)
-"""All of them, and those that every micro-batch in flight holds."""
+"""All of these, and those that every micro-batch in flight holds."""
 MICRO, MICRO_OVERLAPPED = slice(0, 9), slice(15, 24)
 """Those of `TIMES` that every micro-batch takes itself, and what goes on beside it."""
 OF_STEP = slice(9, 15)

@@ -250,14 +250,14 @@ class _Rank:
         size = len(self.mine)
         producer, share, count = np.full(size, -1, np.int64), np.ones(size, np.int64), np.ones(size, np.int64)
         written = self.writes.register
-        producer[written], share[written] = self.turns.place(self.writes.actor), self.writes.share
+        producer[written], share[written] = self.turns.positions(self.writes.actor), self.writes.share
         count[written] = self._replayed(self.occupancy.acts[self.writes.actor]) // self.writes.share
         blocks = self.occupancy.blocks[self.mine]
         told = producer >= 0  # of the others nothing says when they are in use: they are so all the time
         told &= (count - 1) * share < self.turns.count[producer]
         if self.short is not None:
             told &= blocks == 1
-        uses = [(self.turns.place(some.actor), some.register, some.share) for some in (self.writes, self.reads)]
+        uses = [(self.turns.positions(some.actor), some.register, some.share) for some in (self.writes, self.reads)]
         for user, used, shared in uses:
             told[used[count[used] * shared > self.turns.count[user]]] = False
         count[~told] = 1
@@ -330,7 +330,7 @@ class _Rank:
         owner = np.repeat(every, pieces.apart)[row]
         apart = np.bincount(owner, minlength=len(every)) == pieces.count
         """Whether no two pieces of a register are in use one right after the other in one block, or at once."""
-        place, acts = self.turns.place(actor), self._replayed(self.occupancy.acts[actor])
+        place, acts = self.turns.positions(actor), self._replayed(self.occupancy.acts[actor])
         found: Booleans = apart[source] & apart[target]
         found &= (pieces.count[source] == acts) & (pieces.count[target] == acts)
         which, number = numbered(np.where(found, acts, 0))

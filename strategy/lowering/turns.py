@@ -86,7 +86,7 @@ class Turns:
             edges = self._edges(np.unique(np.concatenate(streams[1:])), writes, reads, registers)
             self._follow(turns, *edges)
 
-    def place(self, actors: Integers) -> Integers:
+    def positions(self, actors: Integers) -> Integers:
         """Where actors stand in `actors`, and so in `first` and `count`, whose last is of those that do not."""
         found = np.searchsorted(self.actors, actors)
         return np.where(np.append(self.actors, -1)[found] == actors, found, len(self.actors))
@@ -148,7 +148,7 @@ class Turns:
         producer, written = np.full(registers, -1, np.int64), np.ones(registers, np.int64)
         producer[writes.register], written[writes.register] = writes.actor, writes.share
         reads = reads[np.isin(reads.actor, others) | np.isin(producer[reads.register], others)]
-        reader, writer = self.place(reads.actor), self.place(producer[reads.register])
+        reader, writer = self.positions(reads.actor), self.positions(producer[reads.register])
         read, number = numbered(self.count[reader])
         last = (number // reads.share[read] + 1) * written[reads.register[read]] - 1
         there = last < self.count[writer[read]]

@@ -30,20 +30,13 @@ from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
-    ADDED,
-    AHEAD,
-    AT_HEAD,
-    AT_WORK,
-    DEFERRED,
-    HELD,
+    KINDS_OF_BYTES,
     MESSAGES,
     MICRO,
     MICRO_OVERLAPPED,
-    MOVED,
     PASSES,
     SAVED,
     SIZE,
-    SUMS,
     TIMES,
     WAITING,
     FloatArray,
@@ -496,6 +489,6 @@ class Refinement:
         found[MICRO_OVERLAPPED] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = TIE * box.bound_ns / self.request.memory_limit_bytes
-        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED, MOVED, AT_HEAD, AT_WORK):
+        for part in KINDS_OF_BYTES:
             found[part] = priced[part].any() * byte * (layers if part.stop - part.start == len(layers) else 1)
         return LITTLE * found

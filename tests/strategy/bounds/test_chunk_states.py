@@ -113,7 +113,7 @@ def drawn(draw: random.Random) -> tuple[Model, Training, PlanConfig]:
         return model, Training(global_batch=m * micro_batch * dp, precision=precision), config
 
 
-@pytest.mark.parametrize(("cases", "quotas"), long_but([(FEW, {"at work": 3}), (CASES, QUOTAS)], 0))
+@pytest.mark.parametrize(("cases", "quotas"), long_but([(FEW, {"at work": 2}), (CASES, QUOTAS)], 0))
 def test_no_plan_holds_less_than_its_rows_say(cases: int, quotas: Mapping[str, int]) -> None:
     """Of random configurations, as they are laid out, under random weights of everything: what has none may be held
     for nobody, at the point that is found, and until the end of the step what is cheaper so."""
