@@ -19,16 +19,15 @@ from strategy.space.short_model import MIDDLE
 def may_keep_layers(request: Request, config: PlanConfig) -> bool:
     """Whether layers that are alike may differ in what they compute again.
 
-    Where nothing is pinned they may on a single stage, which no other split of the layers fills, among what computes
-    least again: that fills memory in the smallest steps. Not where a trainer is written for, which cannot be told of
-    single layers, nor where nodes are of several types.
+    Where nothing is pinned they may on a single stage, which no other split of the layers fills. Not where a trainer is
+    written for, which cannot be told of single layers, nor where nodes are of several types.
     """
     pins = request.pins
     if pins.kept_layers is not None:
         return pins.kept_layers is KeptLayers.ANY
     is_free = pins.recompute is None and not pins.recompute_values and pins.trainer is None
-    is_least = config.pp == 1 and config.recompute in (Recompute.NONE, Recompute.MEMORY_BOUND)
-    return is_free and is_least and not request.cost.cluster.groups
+    is_flat = config.pp == 1 and config.recompute is not Recompute.SELECTIVE
+    return is_free and is_flat and not request.cost.cluster.groups
 
 
 def ways_of(request: Request, config: PlanConfig) -> tuple[PlanConfig, ...]:

@@ -33,6 +33,8 @@ from strategy.sbp.tensor import Rate, Shape
 DATA = 0
 """The mesh axis along which owners share, where no group holds the same as another."""
 BY_EXPERT = Split(0)
+Along = tuple[tuple[int, Sbp], ...]
+"""The SBP along each of several axes."""
 
 
 def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None, of: int = 0) -> int | None:
@@ -50,8 +52,24 @@ def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | Non
     if math.prod(shape) < config.zero_min_size:
         return None
     of = of or config.shards * config.cp
+    return next(iter(shared_dims(shape, config, among=among, of=of)), None)
+
+
+def shared_dims(
+    shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None, of: int = 0
+) -> tuple[int, ...]:
+    """The dims in which ranks may share out a tensor, `shared_dim` first: beside a tensor axis, any that is as good.
+
+    What is used split by that axis in one dim is best shared out in another: gathered, it is where it is used.
+    """
+    if math.prod(shape) < config.zero_min_size:
+        return ()
+    of = of or config.shards * config.cp
     dims = [d for d, rows in enumerate(shape) if rows >= of * config.tp and (among is None or d in among)]
-    return max(dims, key=lambda d: (shape[d] % of == 0, shape[d], -d), default=None)
+    dims.sort(key=lambda d: (shape[d] % of != 0, -shape[d], d))
+    is_even = bool(dims) and shape[dims[0]] % of == 0
+    alike = [d for d in dims if (shape[d] % of == 0) is is_even]
+    return tuple(alike if config.tp > 1 else alike[:1])
 
 
 def is_shared(shape: Shape, config: PlanConfig) -> bool:
@@ -125,15 +143,15 @@ class _Demands:
         return frozenset(found)
 
     @cached_property
-    def of_op(self) -> dict[str, tuple[tuple[int, tuple[tuple[int, Sbp], ...]], ...]]:
-        """Op name -> (position among its layouts, the SBP along every such axis)."""
+    def of_op(self) -> dict[str, tuple[tuple[int, tuple[Along, ...]], ...]]:
+        """Op name -> (position among its layouts, what may be there)."""
         return {
             op.name: (
                 *(
-                    (position, tuple(self._along(op, position, sbp)))
-                    for position, sbp in (*self._of_state(op), *self._of_passes(op))
+                    (position, tuple(tuple(self._along(op, position, sbp)) for sbp in several))
+                    for position, several in (*self._of_state(op), *self._of_passes(op))
                 ),
-                *((position, ((0, sbp),)) for position, sbp in self._between_groups(op)),
+                *((position, (((0, sbp),),)) for position, sbp in self._between_groups(op)),
             )
             for op in self.graph.ops
         }
@@ -153,11 +171,12 @@ class _Demands:
     def met(self, op: Op, layouts: Sequence[NdSbp]) -> bool:
         """Whether layouts are as demanded, and nothing is owned by others than its owner."""
         demanded = self.of_op[op.name]
-        if not all(layouts[position][axis] == sbp for position, along in demanded for axis, sbp in along):
-            return False
+        for position, several in demanded:
+            if not any(all(layouts[position][axis] == sbp for axis, sbp in along) for along in several):
+                return False
         owned = {nd_sbp[DATA] for nd_sbp in layouts if isinstance(nd_sbp[DATA], Owner)}
         if owned and op.phase is not Phase.UPDATE:
-            owned -= {sbp for _, along in demanded for _, sbp in along}
+            owned -= {sbp for _, several in demanded for along in several for _, sbp in along}
         elif owned:
             owned -= {self._owner(name) for name in (*op.inputs, *op.outputs, *op.updates)}
         return not owned
@@ -180,7 +199,7 @@ class _Demands:
         read = weights_of_experts(self.graph).values()
         return frozenset(self.graph.parameter_of(name) for name in read if name in self.used)
 
-    def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:
+    def _of_state(self, op: Op) -> Iterator[tuple[int, tuple[Sbp, ...]]]:
         if not op.updates:
             return
         options = op_signatures(self.graph, op, (self.config.shards,))
@@ -189,18 +208,18 @@ class _Demands:
             among = {sbp.dim for sbp in possible if isinstance(sbp, Split)}
             yield position, self._shared(name, among)
 
-    def _of_passes(self, op: Op) -> Iterator[tuple[int, Sbp]]:
+    def _of_passes(self, op: Op) -> Iterator[tuple[int, tuple[Sbp, ...]]]:
         """Of what uses parameters or adds up gradients."""
         definition = op_definition(op.kind)
         if self._adds_up(op):
-            sbp = self._shared(op.outputs[0])
-            if sbp != B:
-                yield 1, sbp if self.config.zero_stage > 1 else P
+            shared = self._shared(op.outputs[0])
+            if shared != (B,):
+                yield 1, shared if self.config.zero_stage > 1 else (P,)
         elif op.inputs and op.inputs[0] in self.used and (definition.piecewise or _is_derived(self.graph, op)):
             if self.graph.values[op.outputs[0]].spec.shape:  # a figure of a parameter may be made of any pieces of it
                 yield len(op.inputs), self._shared(op.outputs[0], self.possible.get(op.outputs[0]))
         elif op.phase is not Phase.UPDATE:
-            yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
+            yield from ((position, (B,)) for position, name in enumerate(op.inputs) if name in self.used)
 
     def _adds_up(self, op: Op) -> bool:
         """Whether an op adds up gradients over micro-batches."""
@@ -233,18 +252,18 @@ class _Demands:
                 found[op.outputs[0]] = frozenset(sbp.dim for sbp in layouts if isinstance(sbp, Split))
         return found
 
-    def _shared(self, name: str, among: Collection[int] | None = None) -> Sbp:
+    def _shared(self, name: str, among: Collection[int] | None = None) -> tuple[Sbp, ...]:
         shape, parameter = self.graph.values[name].spec.shape, self._parameter_of(name)
         if self.config.zero_owner:
-            return self._owner(name) or B
+            return (self._owner(name) or B,)
         free = set(range(len(shape)) if among is None else among)
         free -= self.cut.get(parameter, frozenset()) if parameter else frozenset()
         if self._is_of_experts(name):
             ranks = self.config.shards // self.config.ep * self.config.cp
-            dim = shared_dim(shape, self.config, among=free - {BY_EXPERT.dim}, of=ranks)
+            dims = shared_dims(shape, self.config, among=free - {BY_EXPERT.dim}, of=ranks)
         else:
-            dim = shared_dim(shape, self.config, among=free)
-        return B if dim is None else Split(dim)
+            dims = shared_dims(shape, self.config, among=free)
+        return tuple(Split(dim) for dim in dims) or (B,)
 
     def _owner(self, name: str) -> Owner | None:
         if not is_shared(self.graph.values[name].spec.shape, self.config):

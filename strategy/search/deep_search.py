@@ -194,9 +194,13 @@ def _first_plan(
     *,
     most_tries: float = math.inf,
 ) -> None:
-    """Add a plan to those that there are; an interruption waits for it: without one there is nothing to end with."""
+    """Add a plan to those that there are; an interruption waits for it: without one there is nothing to end with.
+
+    Or two at a time, where nothing is left to do beside that.
+    """
     with put_off():
-        plans += _plans(request, known, simulate, 1, budget, most_tries=most_tries)
+        count = AT_A_TIME if known.complete else 1
+        plans += _plans(request, known, simulate, count, budget, most_tries=most_tries)
 
 
 def _plans(
@@ -211,14 +215,15 @@ def _plans(
 ) -> Iterator[Plan]:
     """The plans of the leading proposals that fit, as many as there is time for.
 
-    None takes longer than a plan that there is by more than `far`, a part of it.
+    None takes longer than a plan that there is by more than `far`, a part of it, or than plans so far leave in doubt.
 
     The first is of a proposal that there is likely to be time for, if there is one; else of that which takes least.
     """
     count = tries = 0
     while count < most and tries < most_tries and not budget.is_over():
         tries += 1
-        left = [one for one in known.untried(request) if known.likely_ns(one) <= (1 + far) * known.planned_ns]
+        most_ns = (1 + min(far, known.doubt)) * known.planned_ns
+        left = [one for one in known.untried(request) if known.likely_ns(one) <= most_ns]
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (math.isfinite(known.planned_ns) and not in_time):
             break

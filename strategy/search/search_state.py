@@ -21,6 +21,8 @@ BETTER = 2e-3
 """By this part a proposal takes less than one of its configuration that was tried, if it is to be tried, too."""
 HONEST = 0.03
 """By this part a plan may take longer by simulation than by the objective before that is held against its layouts."""
+TELLING, SPREADS, CLOSE = 3, 3.0, 5e-3
+"""So many plans tell how far simulations are off from objectives: what plans differ in, so many times, and a little."""
 HeldAlike = tuple[Schedule, bool]
 """What configurations hold micro-batches alike: their schedule, and whether they have a pipeline."""
 
@@ -85,6 +87,15 @@ class SearchState:
     """That of the plan that is the answer so far."""
     pace: float = 1.0
     """Time that a plan has taken over what it was expected to."""
+    ratios: list[float] = field(default_factory=list)
+    """Of plans: simulated time over the objective."""
+
+    @property
+    def doubt(self) -> float:
+        """By what part an objective may be more than another's and yet its plan the faster one, as plans have shown."""
+        if len(self.ratios) < TELLING:
+            return math.inf
+        return CLOSE + SPREADS * (max(self.ratios) / min(self.ratios) - 1)
 
     def margin(self, config: PlanConfig, signatures: Mapping[str, Signature] | None = None) -> float:
         """What a sum of parts is multiplied by: as plans of the configuration have shown, or else others alike.
@@ -110,6 +121,7 @@ class SearchState:
 
     def learn_time(self, one: LayoutProposal, objective_s: float, simulated_s: float) -> None:
         """A plan has shown what its proposal takes."""
+        self.ratios.append(simulated_s / objective_s)
         if simulated_s > (1 + HONEST) * objective_s:
             self.slower[one.found.config] = simulated_s / objective_s
         self.planned_ns = min(self.planned_ns, objective_s * 1e9 * self.slower.get(one.found.config, 1.0))

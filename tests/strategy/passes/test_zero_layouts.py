@@ -15,7 +15,7 @@ from strategy.layout.schedule import Schedule
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
-from strategy.passes.zero_layouts import owners_of, shared_dim
+from strategy.passes.zero_layouts import owners_of, shared_dim, shared_dims
 from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
 from strategy.sbp.placement import Placement
@@ -55,6 +55,38 @@ def plan(stage: int, optimizer: Optimizer = Optimizer.ADAMW, *, owner: bool = Fa
 )
 def test_the_largest_dim_that_divides_best_is_shared_out(shape: tuple[int, ...], tp: int, dim: int | None) -> None:
     assert shared_dim(shape, config(tp=tp)) == dim
+
+
+@pytest.mark.parametrize(
+    ("shape", "tp", "dims"),
+    [
+        ((64, 48), 1, (0,)),
+        ((64, 48), 2, (0, 1)),
+        ((48, 64), 2, (1, 0)),
+        ((66, 64), 2, (1,)),  # 66 rows do not divide by 4
+        ((66, 65), 2, (0, 1)),  # nothing divides
+        ((7, 340), 100, ()),
+        ((512, 512), 2, (0, 1)),
+    ],
+)
+def test_beside_a_tensor_axis_any_dim_that_divides_as_well_will_do(
+    shape: tuple[int, ...], tp: int, dims: tuple[int, ...]
+) -> None:
+    assert shared_dims(shape, config(tp=tp)) == dims
+
+
+def test_what_a_tensor_axis_splits_is_gathered_in_one_collective() -> None:
+    """Shared out in the dim in which that axis splits it, it would lie elsewhere than where it is used, and go on."""
+    found = plan(3, tp=2)
+    layout, stages = found.layout.signatures, found.layout.stages
+    gathered = [op for op in found.graph.ops if op.kind == "repeat" and op.name.startswith(MATRIX)]
+    assert {op.name for op in gathered} == {f"{MATRIX}:forward", f"{MATRIX}:backward"}
+    for op in gathered:
+        shared = layout[op.name].outputs[0]
+        for reader in found.graph.consumers[op.name]:
+            used = layout[reader.name].inputs[reader.inputs.index(op.name)]
+            assert used[1] == shared[1] and isinstance(used[1], Split) and shared[0] not in (B, used[1])
+    assert verify(found) == []
 
 
 def test_only_what_an_update_can_split_is_taken() -> None:
