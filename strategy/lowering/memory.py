@@ -71,7 +71,8 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
         if key not in known:
             placed = _placed(occupancy, rank, stacked, budget)
             for single, wide in enumerate(WIDE if occupancy.shortenings[rank] is None else ()):
-                if placed.gaps_nbytes <= wide * placed.nbytes:
+                uneven = not single and _in_uneven_turns(occupancy, mine, stacked)
+                if placed.gaps_nbytes <= wide * placed.nbytes and not uneven:
                     break
                 if single not in own:
                     own[single] = Occupancy(renamed(occupancy, single=bool(single)))
@@ -120,6 +121,16 @@ def _stacked(occupancy: Occupancy, rank: int) -> tuple[dict[int, tuple[int, ...]
             found[index] = tuple(bottom + block * size for block in range(register.blocks))
             height[register.space] += register.blocks * size
     return found, height
+
+
+def _in_uneven_turns(occupancy: Occupancy, mine: Sequence[int], stacked: Container[int]) -> bool:
+    """Whether some of a rank's blocks are taken by other micro-batches in every step, so that they are never free.
+
+    Of what is in use all the time there are no gaps to be seen.
+    """
+    registers, count = occupancy.program.registers, occupancy.program.num_micro_batches
+    several = (i for i in mine if registers[i].blocks > 1 and not registers[i].initial and i not in stacked)
+    return any(count % registers[i].blocks for i in several)
 
 
 def pool_nbytes(registers: Sequence[Register]) -> int:
