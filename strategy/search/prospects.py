@@ -65,8 +65,9 @@ ROWS_HELD = 4
 """Tensors of a layer with all that its experts are handed that are there at once."""
 DISPATCHES, DISPATCHES_AGAIN = 4, 6
 """Exchanges with experts of a layer, there and back in both passes; and where all of it is computed again."""
-STAY = 0.03
-"""By this part more may be thought of the box that is being looked at than of another, which would be begun anew."""
+STAY, STAY_FAR = 0.03, 0.25
+"""By this part more may be thought of the box that is being looked at than of another, which would be begun anew; or by
+this part of what the best that is known takes more than that: the worse it is, the sooner something better is wanted."""
 COSTLY, COSTLY_IN_A_HURRY = 0.05, 0.5
 """By this part what has a template of two axes beside the data axis has to promise more to be looked at first."""
 ACROSS = 1.2
@@ -233,7 +234,9 @@ class Prospects:
         found = self._least(boxes)
         if found is None or latest is None or latest not in boxes:
             return found
-        return latest if self._weighed(latest) <= (1 + STAY) * self._weighed(found) else found
+        least_ns, best_ns = self._weighed(found), self.best_ns
+        more_ns = STAY_FAR * (best_ns - least_ns) if math.isfinite(best_ns) else 0.0
+        return latest if self._weighed(latest) <= least_ns + max(STAY * least_ns, more_ns) else found
 
     def _weighed(self, box: Box) -> float:
         """What a box promises, and some more where it takes long to look into."""
