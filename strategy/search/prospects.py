@@ -67,7 +67,7 @@ DISPATCHES, DISPATCHES_AGAIN = 4, 6
 """Exchanges with experts of a layer, there and back in both passes; and where all of it is computed again."""
 STAY, STAY_FAR = 0.03, 0.25
 """By this part more may be thought of the box that is being looked at than of another, which would be begun anew; or by
-this part of what the best that is known takes more than that: the worse it is, the sooner something better is wanted."""
+this part of what the best that is known takes more than that: the worse it is, the sooner a better one is wanted."""
 COSTLY, COSTLY_IN_A_HURRY = 0.05, 0.5
 """By this part what has a template of two axes beside the data axis has to promise more to be looked at first."""
 ACROSS = 1.2

@@ -21,7 +21,7 @@ from strategy.plan.verify import verify
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, Owner, P, Sbp, Split
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import MODEL, config_of, deduced_plan, request
+from tests.support.small_plans import MODEL, config_of, deduced_plan, plan_by_rules, request
 
 MATRIX, VECTOR = "layers.0.mlp.fc1.weight", "layers.0.norm1.bias"
 
@@ -77,15 +77,16 @@ def test_beside_a_tensor_axis_any_dim_that_divides_as_well_will_do(
 
 def test_what_a_tensor_axis_splits_is_gathered_in_one_collective() -> None:
     """Shared out in the dim in which that axis splits it, it would lie elsewhere than where it is used, and go on."""
-    found = plan(3, tp=2)
-    layout, stages = found.layout.signatures, found.layout.stages
+    training = Training(global_batch=4, num_micro_batches=2)
+    cut = config_of(training, dp=2, tp=2, zero_stage=3, zero_min_size=9)
+    found = plan_by_rules(request(4, training), cut, ("samples split", "tensor"))
+    layout = found.layout.signatures
     gathered = [op for op in found.graph.ops if op.kind == "repeat" and op.name.startswith(MATRIX)]
     assert {op.name for op in gathered} == {f"{MATRIX}:forward", f"{MATRIX}:backward"}
     for op in gathered:
-        shared = layout[op.name].outputs[0]
+        assert layout[op.name].outputs[0] == (Split(0), Split(1))
         for reader in found.graph.consumers[op.name]:
-            used = layout[reader.name].inputs[reader.inputs.index(op.name)]
-            assert used[1] == shared[1] and isinstance(used[1], Split) and shared[0] not in (B, used[1])
+            assert layout[reader.name].inputs[reader.inputs.index(op.name)] == (B, Split(1))
     assert verify(found) == []
 
 
