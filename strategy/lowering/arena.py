@@ -139,12 +139,18 @@ def usage(spans: Sequence[Span]) -> list[int]:
 
 
 def _orders(spans: _Spans) -> Iterator[Integers]:
-    """Largest first; longest in use first; what takes most bytes for longest; what is in use when most is, by time."""
-    nbytes, lengths = spans.nbytes, spans.lengths
+    """Largest first, of equal ones by time, or the longest in use; what is in use when most is, so; longest in use first;
+    what takes most bytes for longest; what is in use when most is, by time.
+
+    What is equally large and placed by time takes no more than is in use at once: intervals are coloured so.
+    """
+    nbytes, lengths, begins = spans.nbytes, spans.lengths, spans.begins[spans.first[:-1]]
+    yield np.lexsort((begins, -nbytes))
     yield np.lexsort((-lengths, -nbytes))
+    yield np.lexsort((begins, -nbytes, -spans.most_beside))
     yield np.lexsort((-nbytes, -lengths))
     yield np.argsort(-lengths * nbytes, kind="stable")
-    yield np.lexsort((-nbytes, spans.begins[spans.first[:-1]], -spans.most_beside))
+    yield np.lexsort((-nbytes, begins, -spans.most_beside))
 
 
 def _placing(count: int, spans: _Spans) -> Callable[[Integers, int], Integers | None]:

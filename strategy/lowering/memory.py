@@ -25,7 +25,7 @@ from strategy.sbp.placement import Space
 
 ALIGNMENT = 64
 """Blocks begin on a cache line, which the widest vector loads like, and fill it."""
-WIDE = 0.005, 0.03
+WIDE = 0.005, 0.01
 """Parts of a pool from which on its gaps are worth to rename registers of several blocks, and those of one."""
 
 

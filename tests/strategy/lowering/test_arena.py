@@ -39,6 +39,31 @@ def test_another_order_is_taken_where_the_largest_first_leaves_a_gap() -> None:
     assert disjoint(spans, offsets)
 
 
+def test_what_is_equally_large_takes_no_more_than_is_in_use_at_once() -> None:
+    """Each in use once: intervals, which are coloured as they begin with as many colours as ever meet."""
+    rng, by_length = random.Random(7), 0
+    for _ in range(60):
+        begins = [rng.randrange(200) for _ in range(80)]
+        spans = [span((begin, begin + rng.randint(1, 40)), nbytes=64) for begin in begins]
+        offsets, size = assign_offsets(spans)
+        assert disjoint(spans, offsets)
+        assert size == max(usage(spans))
+        longest_first = sorted(spans, key=lambda one: one.lives[0, 0] - one.lives[0, 1])
+        by_length += first_fit(longest_first) > size
+    assert by_length > 30, by_length
+
+
+def first_fit(spans: list[Span]) -> int:
+    """The size of the arena if each in turn lies as low as it can."""
+    placed: list[tuple[Span, int]] = []
+    for one in spans:
+        taken = {
+            at for other, at in placed if one.lives[0, 0] < other.lives[0, 1] and other.lives[0, 0] < one.lives[0, 1]
+        }
+        placed.append((one, next(at for at in range(0, 64 * len(spans), 64) if at not in taken)))
+    return max(at for _, at in placed) + 64
+
+
 def test_nothing_needs_nothing() -> None:
     assert assign_offsets([]) == ([], 0)
 
