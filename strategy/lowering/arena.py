@@ -139,10 +139,11 @@ def usage(spans: Sequence[Span]) -> list[int]:
 
 
 def _orders(spans: _Spans) -> Iterator[Integers]:
-    """Largest first, of equal ones by time, or the longest in use; what is in use when most is, so; longest in use first;
-    what takes most bytes for longest; what is in use when most is, by time.
+    """Orders to place spans in, one after another.
 
-    What is equally large and placed by time takes no more than is in use at once: intervals are coloured so.
+    Largest first, of equal ones by time: intervals are coloured so with no more colours than meet. Largest first, then
+    longest in use. What is in use when most is, largest first. Longest in use first. What takes most bytes for longest.
+    What is in use when most is, by time.
     """
     nbytes, lengths, begins = spans.nbytes, spans.lengths, spans.begins[spans.first[:-1]]
     yield np.lexsort((begins, -nbytes))
