@@ -275,8 +275,7 @@ def is_shared(config: PlanConfig) -> bool:
 
 def on_axes(config: PlanConfig) -> tuple[object, ...]:
     """What a template without data axis depends on, recomputing aside."""
-    strides = config.strides[2 + config.data_axis :]
-    return config.tp, config.cp, config.ep, strides, config.context, config.micro_batch
+    return config.tp, config.cp, config.ep, config.context, config.micro_batch
 
 
 def exchanging(config: PlanConfig) -> object:

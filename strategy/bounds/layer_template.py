@@ -96,6 +96,8 @@ class LayerTemplate:
     def of_tensor_axis(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
         """The same without data axis, where what follows samples along that counts alone: all data axes have it alike.
 
+        Where links inside of nodes are not the faster ones, collectives take what they take on the fastest.
+
         Gradients are added up over micro-batches, two of them: what is exchanged once these are over does not count.
 
         Raises:
@@ -103,7 +105,7 @@ class LayerTemplate:
         """
         alone = without_data_axis(config)
         training = replace(request.training, global_batch=2 * config.micro_batch * config.ep)
-        request = replace(request, training=training)
+        request = replace(request, training=training, cost=request.cost.wherever_axes_lie())
         counted = _following(request, short, alone)
         return _template(request, short, alone, budget, counted=counted)
 

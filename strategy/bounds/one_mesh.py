@@ -14,7 +14,9 @@ def on_one_stage(config: PlanConfig) -> PlanConfig:
 
 
 def without_data_axis(config: PlanConfig) -> PlanConfig:
-    """The same with the samples of one data-parallel rank, or of those that share out experts, in two micro-batches."""
-    strides = (*config.strides[:1], *config.strides[1 + config.data_axis :])
+    """The same with the samples of one data-parallel rank, or of those that share out experts, in two micro-batches.
+
+    Its axes lie as they do without strides.
+    """
     once = on_one_stage(config)
-    return replace(once, dp=config.ep, num_micro_batches=2, zero_stage=0, zero_group=0, strides=strides)
+    return replace(once, dp=config.ep, num_micro_batches=2, zero_stage=0, zero_group=0, strides=())

@@ -83,8 +83,6 @@ def replay(request: Request, certificate: BoundCertificate, bound_ns: int, confi
             raise CertificateError("a template of no configuration of the space", where=f"certificate, cut {at}")
         if not cut.weighing.is_in_range:
             raise CertificateError("weights that nothing has", where=f"certificate, cut {at}")
-    if any(cut.template.tensor_axis for cut in every) and not request.cost.is_faster_inside():
-        raise CertificateError("templates without data axis where links inside of nodes are not the faster ones")
     counts = _check_configurations(forms, certificate, configs, bound_ns)
     for outcome in beside([partial(_check_templates, request, some) for some in _dealt(every)]):  # they take longest
         if isinstance(outcome, SbplanError):

@@ -1,8 +1,8 @@
 """Template cut: what the layouts of a template cost at least under weights, and which configurations that bounds.
 
 A template of the tensor axis bounds every configuration with that axis, micro-batch and recomputing, whatever its data
-axis and stages: where links inside of nodes are the faster ones, nothing that the tensor axis exchanges takes less on
-its way along the data axis (`CostModel.is_faster_inside`). One of a mesh, weighed by times alone, bounds all that
+axis and stages: nothing that the tensor axis exchanges takes less on its way along the data axis, by prices of links
+wherever axes lie (`CostModel.wherever_axes_lie`). One of a mesh, weighed by times alone, bounds all that
 compute the same and more.
 """
 

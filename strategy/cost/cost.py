@@ -57,11 +57,15 @@ Attributes = tuple[tuple[str, Attr], ...]
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Prices acts on one cluster. `coefficients` override the data sheet; they are of devices that are all alike."""
+    """Prices acts on one cluster. `coefficients` override the data sheet; they are of devices that are all alike.
+
+    `on_any_link`: whether every collective takes what the fastest one of as many hops would on the fastest link.
+    """
 
     cluster: Cluster
     coefficients: Mapping[CostKey, Coefficients]
     act_overhead_s: float = 0.0
+    on_any_link: bool = False
 
     def __post_init__(self) -> None:
         if self.cluster.groups and self.coefficients:
@@ -77,7 +81,13 @@ class CostModel:
 
     def coefficients_of(self, features: Features) -> Coefficients:
         """The constants that price an act: measured ones, else those of the data sheet."""
+        if self.on_any_link and features.level:
+            return _on_fastest_link(self.cluster, tuple(sorted(self.coefficients.items())), features.hops)
         return self.coefficients.get(features.key) or data_sheet(self.cluster, features)
+
+    def wherever_axes_lie(self) -> CostModel:
+        """What prices no collective higher than it takes on any axis: of those alone whose links inside are faster."""
+        return self if self.is_faster_inside() else replace(self, on_any_link=True)
 
     def is_faster_inside(self) -> bool:
         """Whether no collective takes longer inside of nodes than one of as many bytes and hops takes between them."""
@@ -420,3 +430,17 @@ def crossing_features(
     size, ranks = most_transferred(spec, source, sender, target, receiver)
     groups = cluster.groups_of(ranks)
     return Features(ActKind.TRANSFER, 0, spec.sent_nbytes(size), 1, cluster.level(ranks), groups=groups)
+
+
+@lru_cache(maxsize=256)
+def _on_fastest_link(cluster: Cluster, measured: tuple[tuple[CostKey, Coefficients], ...], hops: int) -> Coefficients:
+    """The constants of no collective of as many hops are less, inside of nodes or between them."""
+    cost = CostModel(cluster, dict(measured))
+    levels = ["intra"] * (hops < cluster.devices_per_node) + ["inter"] * (cluster.nodes > 1)
+    each = [
+        cost.coefficients_of(Features(kind, 0, 0, hops, level))
+        for kind in ActKind
+        if kind.is_communication
+        for level in levels
+    ]
+    return Coefficients(min(one.fixed_s for one in each), 0.0, min(one.s_per_byte for one in each))

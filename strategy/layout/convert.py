@@ -285,9 +285,11 @@ def lay_out(graph: Graph, stages: Stages, signatures: Assignment, converter: Con
 
 def _priced_by(cost: CostModel) -> _Boxings:
     """The tables of a cost model."""
-    return _of_prices(cost.cluster, tuple(sorted(cost.coefficients.items())), cost.act_overhead_s)
+    return _of_prices(cost.cluster, tuple(sorted(cost.coefficients.items())), cost.act_overhead_s, cost.on_any_link)
 
 
 @lru_cache(maxsize=MOST_COST_MODELS)
-def _of_prices(cluster: Cluster, measured: tuple[tuple[CostKey, Coefficients], ...], act_overhead_s: float) -> _Boxings:
+def _of_prices(
+    cluster: Cluster, measured: tuple[tuple[CostKey, Coefficients], ...], act_overhead_s: float, on_any_link: bool
+) -> _Boxings:
     return {}

@@ -82,7 +82,6 @@ class Prospects:
     def __init__(self, request: Request, work: LeastWork, forms: ClosedForms) -> None:
         self.request, self.work, self.forms = request, work, forms
         self.known = SearchState()
-        self.are_axes_shared = request.cost.is_faster_inside()
         self.crowding: dict[Schedule, float] = {}
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
         self.rough = ROUGH
@@ -307,7 +306,7 @@ class Prospects:
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         computed_ns = (box.bound_ns if box.level else box.least_work_ns) + uneven_ns
-        if config.tp > inside or not box.level or not self.are_axes_shared:  # else bounds count what layers send
+        if config.tp > inside or not box.level:  # else bounds count what layers send
             layer_ns = self._sent_ns(config) + self._dispatched_ns(config)
             computed_ns += layer_ns * config.num_micro_batches * request.model.layers / config.pp
         crowded = max(1.0, self._roughly_held(config) / (self.rough * request.memory_limit_bytes)) ** 2

@@ -111,7 +111,6 @@ class Refinement:
         self.cuts = SharedCuts(request, work)
         self.prospects = Prospects(request, work, self.cuts.forms)
         self.known = self.prospects.known
-        self.are_axes_shared = request.cost.is_faster_inside()
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.boxes = [self._box(group) for group in groups]
         self.listed = [config for group in sorted(groups, key=lambda group: group.place) for config in group.configs]
@@ -338,8 +337,6 @@ class Refinement:
                 box.level = max(box.level, 2)
                 box.raise_bounds(most_ns)
                 continue
-            if box.level == 2 and not self.are_axes_shared:
-                box.level = 3
             if box.level == 2:
                 weights = self._of_saved(box)
                 if weights is not None:
@@ -438,7 +435,7 @@ class Refinement:
 
     def _has_axes(self, box: Box) -> bool:
         """Whether there is a template that all boxes with its tensor, context and experts' axes share."""
-        return self.are_axes_shared and is_shared(box.config)
+        return is_shared(box.config)
 
     def _first_question(self, box: Box) -> Question:
         return self._ask(plain(box.configs[0]), all_of_micro_batch(self.request.model.layers), tensor_axis=True)

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from strategy.base.budget import UNLIMITED
+from strategy.bounds.closed_forms import all_of_micro_batch
 from strategy.bounds.layer_template import LayerTemplate, on_one_stage
 from strategy.bounds.linear_step import longest_path, stage_rows
 from strategy.bounds.point import AT_HEAD, MESSAGES, PASSES, FloatArray
-from strategy.layout.config import PlanConfig
+from strategy.bounds.template_cut import TemplateName
+from strategy.cost.cost import CostModel
+from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import TICKS, Overlap
@@ -26,8 +29,9 @@ from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import Solved, evaluated
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import pipelined
-from strategy.search.template.template_solve import CLOSE_ENOUGH
+from strategy.search.template.template_solve import CLOSE_ENOUGH, Chosen, solve_template
 from strategy.space.candidate_space import free_rules, space_of
+from strategy.space.candidates import listed
 from strategy.space.problem_builder import LinearProblem, ProblemBuilder
 from strategy.space.request import Request
 from strategy.space.short_model import expanded, shortened
@@ -185,3 +189,30 @@ def test_tables_that_are_made_take_no_more_memory_than_the_problem(monkeypatch: 
 def test_one_stage_keeps_mesh_and_batch() -> None:
     config = PlanConfig(2, 2, 4, 2, 8, schedule=Schedule.ZBV, virtual_stages=2)
     assert on_one_stage(config) == PlanConfig(2, 2, 1, 2, 8, schedule=Schedule.ONE_F_ONE_B)
+
+
+def test_a_tensor_axis_alone_takes_no_more_than_with_a_data_axis_in_any_order() -> None:
+    """Where links between nodes are the faster ones, by how much depends on the order; the bound on all is one."""
+    training = replace(TRAINING, global_batch=16)
+    asked = request(8, training, model=GPT, backend="cuda", per_node=4)
+    cluster = asked.cost.cluster
+    asked = replace(asked, cost=CostModel(replace(cluster, intra=cluster.inter, inter=cluster.intra), {}))
+    weights = all_of_micro_batch(GPT.layers)
+    short = shortened(asked.model)
+    assert short is not None
+    least: dict[int, set[int]] = {2: set(), 4: set()}
+    with_data: dict[int, set[int]] = {2: set(), 4: set()}
+    configs = [config for group in listed(asked) for config in group if (config.pp, config.micro_batch) == (1, 2)]
+    for tp, found in least.items():
+        some = [one for one in configs if one.tp == tp and one.recompute is Recompute.NONE and one.zero_stage == 0]
+        assert len({one.strides for one in some}) > 1
+        for config in {one.strides: one for one in some}.values():
+            alone = LayerTemplate.of_tensor_axis(asked, short, config, UNLIMITED)
+            name = TemplateName(config, tensor_axis=True)
+            answer = solve_template(name, alone, weights, UNLIMITED)
+            assert isinstance(answer, Chosen)
+            found.add(answer.cut.least or 0)
+            with_data[tp].add(int(solved_template(template(asked, config), config, weights).cut.inequality.least))
+            assert answer.cut.inequality.least <= min(with_data[tp])
+        assert len(found) == 1
+    assert any(len(several) > 1 for several in with_data.values())

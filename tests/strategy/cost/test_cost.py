@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -145,6 +146,28 @@ def test_links_inside_of_the_nodes_of_presets_are_the_faster_ones(name: str) -> 
     turned = replace(several, intra=several.inter, inter=several.intra)
     assert not CostModel(turned, {}).is_faster_inside()
     assert CostModel(replace(turned, nodes=1), {}).is_faster_inside()  # nothing goes between nodes
+
+
+@pytest.mark.parametrize("faster", ["intra", "inter"])
+def test_wherever_axes_lie_no_collective_takes_more(faster: str) -> None:
+    """Where links inside are not the faster ones it is what the fastest takes, else what each takes."""
+    rng = random.Random(faster)
+    four = replace(find_cluster("dgx-a100"), nodes=4)
+    four = replace(four, intra=four.inter, inter=four.intra) if faster == "inter" else four
+    slow = {CostKey(ActKind.ALL_TO_ALL, level="intra"): Coefficients(1e-4, 0.0, 1e-9)}
+    for cost in (CostModel(four, {}), CostModel(four, slow)):
+        anywhere, less = cost.wherever_axes_lie(), 0
+        assert (anywhere == cost) is cost.is_faster_inside() is not anywhere.on_any_link
+        for _ in range(200):
+            kind = rng.choice([kind for kind in ActKind if kind.is_communication])
+            inside = rng.random() < 0.5
+            hops = rng.randint(1, four.devices_per_node - 1 if inside else four.devices - 1)
+            act = Features(kind, 0, rng.randrange(1 << 30), hops, "intra" if inside else "inter")
+            assert anywhere.seconds(act) <= cost.seconds(act)
+            less += anywhere.seconds(act) < cost.seconds(act)
+        assert (less > 20) is anywhere.on_any_link
+    act = Features("matmul", 10**9, 10**6)
+    assert anywhere.seconds(act) == cost.seconds(act)
 
 
 def test_what_was_measured_says_which_links_are_the_faster_ones() -> None:

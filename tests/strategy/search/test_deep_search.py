@@ -466,6 +466,7 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
         tried=tried,
         pace=1.0,
         planned_ns=math.inf,
+        doubt=math.inf,
         likely_ns=lambda one: one.found.step_ns,
         margins={(Schedule.ONE_F_ONE_B, True): 1.0},
         untried=lambda _: [
