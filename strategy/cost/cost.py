@@ -59,7 +59,7 @@ Attributes = tuple[tuple[str, Attr], ...]
 class CostModel:
     """Prices acts on one cluster. `coefficients` override the data sheet; they are of devices that are all alike.
 
-    `on_any_link`: whether every collective takes what the fastest one of as many hops would on the fastest link.
+    `on_any_link`: whether every collective takes what its bytes would on the fastest link, and the latency of one hop.
     """
 
     cluster: Cluster
@@ -434,13 +434,16 @@ def crossing_features(
 
 @lru_cache(maxsize=256)
 def _on_fastest_link(cluster: Cluster, measured: tuple[tuple[CostKey, Coefficients], ...], hops: int) -> Coefficients:
-    """The constants of no collective of as many hops are less, inside of nodes or between them."""
+    """Constants by which no collective of so many hops takes longer than it does wherever its ranks lie.
+
+    In parts inside of nodes and between them, as many bytes are sent as at once, in fewer hops: one counts.
+    """
     cost = CostModel(cluster, dict(measured))
-    levels = ["intra"] * (hops < cluster.devices_per_node) + ["inter"] * (cluster.nodes > 1)
     each = [
-        cost.coefficients_of(Features(kind, 0, 0, hops, level))
+        cost.coefficients_of(Features(kind, 0, 0, some, level))
         for kind in ActKind
         if kind.is_communication
-        for level in levels
+        for some in range(1, max(hops, 1) + 1)
+        for level in ["intra"] * (some < cluster.devices_per_node) + ["inter"] * (cluster.nodes > 1)
     ]
-    return Coefficients(min(one.fixed_s for one in each), 0.0, min(one.s_per_byte for one in each))
+    return Coefficients(min(one.fixed_s for one in each) / max(hops, 1), 0.0, min(one.s_per_byte for one in each))

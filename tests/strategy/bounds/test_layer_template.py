@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +14,13 @@ from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import all_of_micro_batch
 from strategy.bounds.layer_template import LayerTemplate, on_one_stage
 from strategy.bounds.linear_step import longest_path, stage_rows
+from strategy.bounds.one_mesh import without_data_axis
 from strategy.bounds.point import AT_HEAD, MESSAGES, PASSES, FloatArray
 from strategy.bounds.template_cut import TemplateName
 from strategy.cost.cost import CostModel
 from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.convert import Converter
+from strategy.layout.layout import Home
 from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import TICKS, Overlap
@@ -26,10 +31,13 @@ from strategy.models.gpt import GptConfig
 from strategy.models.llama import LlamaConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
+from strategy.sbp.sbp import B, P, Split
+from strategy.sbp.tensor import DType, TensorSpec
 from strategy.search.candidate.candidate_solve import Solved, evaluated
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import pipelined
 from strategy.search.template.template_solve import CLOSE_ENOUGH, Chosen, solve_template
+from strategy.space.axis_orders import axis_orders, placements_of
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.candidates import listed
 from strategy.space.problem_builder import LinearProblem, ProblemBuilder
@@ -216,3 +224,31 @@ def test_a_tensor_axis_alone_takes_no_more_than_with_a_data_axis_in_any_order() 
             assert answer.cut.inequality.least <= min(with_data[tp])
         assert len(found) == 1
     assert any(len(several) > 1 for several in with_data.values())
+
+
+def test_along_a_tensor_axis_no_conversion_takes_more_than_in_any_order() -> None:
+    """In one or two parts, inside of nodes and between them, by as many bytes and in as many hops or more."""
+    rng, cheaper = random.Random(3), Counter[bool]()
+    cluster = request(32, TRAINING, per_node=4).cost.cluster
+    swapped = replace(cluster, intra=cluster.inter, inter=cluster.intra)
+    late = replace(swapped, intra=replace(cluster.inter, latency_s=1e-3), inter=replace(cluster.intra, latency_s=1e-3))
+    for cost in (CostModel(swapped, {}), CostModel(late, {})):
+        for tp, dp, pp in ((2, 16, 1), (4, 4, 2), (8, 4, 1), (8, 2, 2), (16, 2, 1)):
+            plain = PlanConfig(dp, tp, pp, 1, 2, schedule=Schedule.ONE_F_ONE_B)
+            anywhere = Converter(cost.wherever_axes_lie(), placements_of(without_data_axis(plain))[:1])
+            orders = axis_orders(cost.cluster, plain)
+            assert len(orders) > 1
+            for strides in orders:
+                there = Converter(cost, placements_of(replace(plain, strides=strides))[:1])
+                for _ in range(12):
+                    rows, columns = rng.randint(16, 400), rng.randint(16, 400)
+                    one, all_samples = (TensorSpec((many * rows, columns), DType.FLOAT32) for many in (1, dp))
+                    source, target = rng.sample([B, P, Split(0), Split(1)], 2)
+                    if target == P:
+                        continue
+                    least, *_ = anywhere.prices_ns(one, Home(0, (B, source)), 0, (B, target))
+                    samples = Split(0)
+                    takes, *_ = there.prices_ns(all_samples, Home(0, (samples, source)), 0, (samples, target))
+                    assert least <= takes, (tp, strides, one, source, target)
+                    cheaper[least < takes] += 1
+    assert cheaper[True] > 120, cheaper
