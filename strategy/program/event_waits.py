@@ -1,6 +1,7 @@
 """Event waits: which acts of a rank must wait for an event of another stream, or of the host, and which need not.
 
-An act follows those whose credits it needs (`Protocol.follows`). Where one of them is ordered on the same stream, it
+An act follows those whose credits it needs (`Protocol.follows`), and those that used the memory that it writes
+(`hazards`). Where one of them is ordered on the same stream, it
 comes before anyway; otherwise the stream waits for an event that is recorded behind it, unless it knows already that
 this act is done: from earlier waits of its own, from what the streams knew for which it has waited, and from what the
 host had waited for when it launched the act. What each stream and the host know is a vector clock (Fidge 1988): by
@@ -18,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from strategy.base.errors import InternalError
+from strategy.program.hazards import Block, Hazards
 from strategy.program.launch_list import LaunchList
 from strategy.program.program import Program
 from strategy.program.protocol import Protocol
@@ -136,6 +138,7 @@ class _Known:
             self.counts[stream] += actor not in host
         self.of_streams: list[Clock] = [(0,) * self.width] * self.width
         self.of_host: Clock = (0,) * self.width
+        self.hazards = Hazards(program, rank)
         self.last: list[tuple[int, int] | None] = [None] * self.width
         """By stream, the act launched last: its step and position."""
         self.clocks: list[list[Clock]] = []
@@ -157,7 +160,9 @@ class _Known:
         total = [count * self.steps for count in self.counts]
         last = tuple(at and (self.steps - at[0], at[1]) for at in self.last)
         recent = tuple(tuple(self._back(clock, total) for clock in step) for step in self.clocks[-1:])
-        return tuple(self._back(clock, total) for clock in clocks), last, recent
+        used = [(block, stream, *next(self._awaited([act]))) for block, stream, act in self.hazards.users()]
+        users = sorted((block, stream, self.steps - step, position) for block, stream, step, position in used)
+        return tuple(self._back(clock, total) for clock in clocks), last, recent, tuple(users)
 
     def _back(self, clock: Clock, total: Iterable[int]) -> Clock:
         """How far a clock is back; what is farther than anything is waited for is all the same."""
@@ -174,7 +179,8 @@ class _Known:
 
     def _launch(self, position: int, actor: int) -> ActWaits:
         number, stream = self.protocol.acts_issued[actor], self.stream[actor]
-        follows = set(self._awaited(self.protocol.follows(actor)))
+        reads, writes = self._blocks(actor, number)
+        follows = set(self._awaited([*self.protocol.follows(actor), *self.hazards.before(writes, stream)]))
         if actor in self.host:
             previous = self.last[stream]
             by_host = self._needed(self.of_host, follows | ({previous} if previous else set()))
@@ -192,8 +198,19 @@ class _Known:
             self.of_streams[stream] = clock = tuple(done)
             self.last[stream] = (self.steps, position)
         self.clocks[-1].append(clock)
+        if actor not in self.host:  # what the host does is over when it launches what is next
+            self.hazards.use((*reads, *writes), stream, (actor, number))
         self.protocol.done(self.protocol.issue(self.protocol.stream_of(actor), actor))
         return ActWaits(self._waits(by_host), self._waits(by_stream))
+
+    def _blocks(self, actor: int, number: int) -> tuple[list[Block], list[Block]]:
+        """What an act reads and writes."""
+        found, ports = self.protocol.blocks_of(actor, number), self.protocol.program.actors[actor]
+        reads, writes = (
+            [(port.register, block) for port, block in zip(some, blocks, strict=True)]
+            for some, blocks in zip((ports.reads, ports.writes), found, strict=True)
+        )
+        return reads, writes
 
     def _waits(self, acts: Iterable[tuple[int, int]]) -> tuple[Awaited, ...]:
         return tuple(sorted(Awaited(act[1], self.steps - act[0], self._done(act)) for act in acts))
