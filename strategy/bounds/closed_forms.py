@@ -158,7 +158,7 @@ class ClosedForms:
     def dispatch_ns(self, config: PlanConfig) -> int:
         """What all layers exchange with experts at least, in a micro-batch."""
         of_mesh = config.mesh, config.axes, config.strides, config.micro_batch
-        key = on_axes(config) if self.are_axes_alike else of_mesh, config.recompute
+        key = on_axes(config) if self.are_axes_alike and not config.strides else of_mesh, config.recompute
         if key not in self._dispatch_ns:
             self._dispatch_ns[key] = self.request.model.layers * least_dispatch_ns(self.work, config)
         return self._dispatch_ns[key]

@@ -96,7 +96,8 @@ class LayerTemplate:
     def of_tensor_axis(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
         """The same without data axis, where what follows samples along that counts alone: all data axes have it alike.
 
-        Where links inside of nodes are not the faster ones, collectives take what they take on the fastest.
+        Where links inside of nodes are not the faster ones, or an order of the axes is pinned, collectives take what
+        they take on the fastest.
 
         Gradients are added up over micro-batches, two of them: what is exchanged once these are over does not count.
 
@@ -105,7 +106,8 @@ class LayerTemplate:
         """
         alone = without_data_axis(config)
         training = replace(request.training, global_batch=2 * config.micro_batch * config.ep)
-        request = replace(request, training=training, cost=request.cost.wherever_axes_lie())
+        cost = request.cost.wherever_axes_lie(in_order=not request.pins.order)
+        request = replace(request, training=training, cost=cost)
         counted = _following(request, short, alone)
         return _template(request, short, alone, budget, counted=counted)
 

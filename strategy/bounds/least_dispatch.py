@@ -144,7 +144,7 @@ def least_dispatch_ns(work: LeastWork, config: PlanConfig) -> int:
     """
     if config.ep == 1 or config.cp > 1 or work.unusual:
         return 0
-    config = without_data_axis(config) if work.cost.is_faster_inside() else config
+    config = without_data_axis(config) if work.cost.is_faster_inside() and not config.strides else config
     if config.recompute not in work.dispatches:
         work.dispatches[config.recompute] = exchanged_with_experts(*work.graphs(config.recompute))
     known: tuple[ExpertExchange, ...] = work.dispatches[config.recompute]

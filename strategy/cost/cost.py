@@ -85,9 +85,12 @@ class CostModel:
             return _on_fastest_link(self.cluster, tuple(sorted(self.coefficients.items())), features.hops)
         return self.coefficients.get(features.key) or data_sheet(self.cluster, features)
 
-    def wherever_axes_lie(self) -> CostModel:
-        """What prices no collective higher than it takes on any axis: of those alone whose links inside are faster."""
-        return self if self.is_faster_inside() else replace(self, on_any_link=True)
+    def wherever_axes_lie(self, *, in_order: bool = True) -> CostModel:
+        """What prices no collective of inner axes higher than it takes wherever these lie.
+
+        Itself, where axes lie in the order of their names, the inner ones inside of nodes, and links are faster there.
+        """
+        return self if in_order and self.is_faster_inside() else replace(self, on_any_link=True)
 
     def is_faster_inside(self) -> bool:
         """Whether no collective takes longer inside of nodes than one of as many bytes and hops takes between them."""

@@ -232,10 +232,13 @@ def test_along_a_tensor_axis_no_conversion_takes_more_than_in_any_order() -> Non
     cluster = request(32, TRAINING, per_node=4).cost.cluster
     swapped = replace(cluster, intra=cluster.inter, inter=cluster.intra)
     late = replace(swapped, intra=replace(cluster.inter, latency_s=1e-3), inter=replace(cluster.intra, latency_s=1e-3))
-    for cost in (CostModel(swapped, {}), CostModel(late, {})):
+    inside = replace(
+        cluster, intra=replace(cluster.intra, latency_s=1e-3), inter=replace(cluster.inter, latency_s=1e-3)
+    )
+    for cost in (CostModel(swapped, {}), CostModel(late, {}), CostModel(inside, {})):
         for tp, dp, pp in ((2, 16, 1), (4, 4, 2), (8, 4, 1), (8, 2, 2), (16, 2, 1)):
             plain = PlanConfig(dp, tp, pp, 1, 2, schedule=Schedule.ONE_F_ONE_B)
-            anywhere = Converter(cost.wherever_axes_lie(), placements_of(without_data_axis(plain))[:1])
+            anywhere = Converter(cost.wherever_axes_lie(in_order=False), placements_of(without_data_axis(plain))[:1])
             orders = axis_orders(cost.cluster, plain)
             assert len(orders) > 1
             for strides in orders:

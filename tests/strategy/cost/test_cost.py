@@ -166,6 +166,7 @@ def test_wherever_axes_lie_no_collective_takes_more(faster: str) -> None:
             assert anywhere.seconds(act) <= cost.seconds(act)
             less += anywhere.seconds(act) < cost.seconds(act)
         assert (less > 20) is anywhere.on_any_link
+    assert CostModel(four, {}).wherever_axes_lie(in_order=False).on_any_link
     act = Features("matmul", 10**9, 10**6)
     assert anywhere.seconds(act) == cost.seconds(act)
 
