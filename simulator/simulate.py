@@ -36,7 +36,6 @@ class Simulation:
     for the other members of a rendezvous to arrive is not part of it: that is their lateness (pipeline bubble, or
     imbalance), not the wire's.
 
-    `peak_memory_bytes` is what each rank allocates; of a program without places for its blocks, what is live at once.
     `mfu` and `hfu` need the device's peak rate. `num_tasks` are the acts of all steps on the ranks that are there.
     """
 
@@ -47,7 +46,6 @@ class Simulation:
     idle_share: float
     compute_s: float
     exposed_communication_s: float
-    peak_memory_bytes: tuple[int, ...]
     tokens_per_s: float
     mfu: float | None
     hfu: float | None
@@ -62,6 +60,12 @@ class Simulation:
     def timeline(self) -> Timeline:
         """The acts as records; made anew each time."""
         return self.run.timeline
+
+    @property
+    def peak_memory_bytes(self) -> tuple[int, ...]:
+        """What each rank allocates; of a program without places for its blocks, what is live at once. Found anew."""
+        program = self.run.program
+        return memory_nbytes(program) if is_allocated(program) else live_peaks_nbytes(program, self.timeline)
 
 
 def simulate(
@@ -97,9 +101,6 @@ def simulate(
         idle_share=bubble_ns / step_ns if step_ns else 0.0,
         compute_s=compute_ns / 1e9,
         exposed_communication_s=exposed_ns / 1e9,
-        peak_memory_bytes=memory_nbytes(program)
-        if is_allocated(program)
-        else live_peaks_nbytes(program, found.timeline),
         tokens_per_s=program.tokens_per_step / step_s if step_ns else 0.0,
         mfu=None if peak is None else program.model_flop_per_step / peak,
         hfu=None if peak is None else program.hardware_flop_per_step / peak,

@@ -36,10 +36,12 @@ _CONTROL = 900
 _FIRST_TAG = 1
 _AWAKE_S = 0.02
 """How long a transfer that the program waits for is looked at without a nap in between."""
-_BUSY_NAP_S = 1e-4
+_SHORTEST_NAP_S = 1e-4
+_BUSY_NAP_S = 1e-3
 _WAITING_NAP_S = 5e-4
 _IDLE_NAP_S = 4e-3
-"""Longest naps: while a transfer is under way, while others lack what is ready here, while nothing is ready here."""
+"""Naps: the shortest; while a transfer is under way; the longest while others lack what is ready here, and while
+nothing is ready here."""
 
 Callback = Callable[[HostArray], None]
 
@@ -306,7 +308,7 @@ class GradientExchange:
         if self._announcements.has_news():
             return self.settings.cycle_s / 4
         longest_s = _WAITING_NAP_S if self._announcements.is_waiting() else _IDLE_NAP_S
-        return min(longest_s, max(_BUSY_NAP_S, idle_s / 8))
+        return min(longest_s, max(_SHORTEST_NAP_S, idle_s / 8))
 
     def _tell_step(self, step: int) -> None:
         for hook in self._step_hooks:

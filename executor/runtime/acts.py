@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from executor.runtime.workspaces import DeclaringScratch, ScratchSection, assign
 from strategy.base.errors import EnvironmentLacks, PlanError, present
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
-from strategy.graph.ops.half_precision import run_act
+from strategy.graph.ops.half_precision import act_of
 from strategy.graph.ops.scratch import Scratch, ScratchSizes
 from strategy.graph.ops.traits import Movement
 from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask, neighbours
@@ -268,7 +268,7 @@ class ActBinder:
         definition, call = found
         acts_per_piece = max((port.acts_per_piece for port in self._program.actors[index].writes), default=1)
         if self._graph.on_host(op) and not self._kernels.host:
-            bound = BoundAct(partial(run_act, definition, call))
+            bound = BoundAct(act_of(definition, call))
         else:
             bound = self._kernels.bind(definition, call)
         self._repeats[index] = bound.repeats and self._repeats.get(index, True)

@@ -32,13 +32,10 @@ class StepReports:
             for position, port in enumerate(actor.writes):
                 if port.register in wanted:
                     self._written.setdefault(index, []).append((wanted[port.register], position))
+        self.actors = frozenset(self._written)
+        """Those of which something is reported."""
         self._buffers: dict[tuple[str, int], HostArray] = {}
         self._found: dict[int, dict[str, HostArray]] = {}
-
-    @property
-    def actors(self) -> frozenset[int]:
-        """Those of which something is reported."""
-        return frozenset(self._written)
 
     def make_buffers(self) -> None:
         """Memory of the host for the copies that may be under way."""

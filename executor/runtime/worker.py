@@ -290,7 +290,7 @@ class Worker:
             if heads[stream] is not None:
                 head = protocol.head(stream) if self.program.streams[stream].dynamic else heads[stream]
                 heads[stream] = None
-                self._begin(present(head, f"a ready actor of stream {stream}"), stream)
+                self._begin(present(head, "an actor of a stream that may go on"), stream)
                 return True
         return False
 
@@ -424,7 +424,8 @@ class Worker:
         if self._probe is not None:
             self._probe(act)
         step = number // self._acts_per_step[actor]
-        self._reports.take(step, act)
+        if actor in self._reports.actors:
+            self._reports.take(step, act)
         self._look(self.protocol.done(act), end_ns)
         self._left[step] -= 1
         if not self._left[step]:

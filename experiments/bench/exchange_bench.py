@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from executor.supervision.launch import launch
-from experiments.bench.emulated_nodes import find_obstacle, write_mpiexec
 from experiments.bench.exchange_trials import OURS, RIVAL_FUSION_BYTES, TrialTimes
+from experiments.machine.emulated_nodes import find_obstacle, write_mpiexec
 from strategy.base.errors import EnvironmentLacks, RunError
 
 Document = dict[str, Any]

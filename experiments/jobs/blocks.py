@@ -25,10 +25,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kernels", default="numpy")
     return parser.parse_args(argv)
 
 
-def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> int:
+def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path, kernels: str) -> int:
     """One rank: train every plan `steps` steps per block. Rank 0 writes `out/<plan>.run.json` and its timeline."""
     from executor.data.text import standard_library
     from executor.runtime.kernels.base import open_kernels
@@ -58,8 +59,8 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
         if comm.rank == 0 and not trainers:
             write_actors(folder, program)
         transport = MpiTransport(comm, lanes_of(program))
-        kernels = open_kernels("numpy")
-        trainers.append(Trainer(plan, transport, kernels, corpus, program=program, on_act=heartbeat.beat, record=True))
+        device = open_kernels(kernels)
+        trainers.append(Trainer(plan, transport, device, corpus, program=program, on_act=heartbeat.beat, record=True))
     reports: list[list[StepReport]] = [[] for _ in paths]
     waited_s: list[list[float]] = [[] for _ in paths]
     clocks = read_clocks(comm)
@@ -97,7 +98,7 @@ def main() -> None:
     from executor.supervision.rank import run_rank
 
     args = parse(sys.argv[1:])
-    run_rank(lambda: time_plans(args.plans, blocks=args.blocks, steps=args.steps, out=args.out))
+    run_rank(lambda: time_plans(args.plans, blocks=args.blocks, steps=args.steps, out=args.out, kernels=args.kernels))
 
 
 if __name__ == "__main__":

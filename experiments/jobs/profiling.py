@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 """The model and batch whose pieces give the sizes that are measured."""
 
 
-def profile_ranks(out: Path, write: Path | None, *, json: bool) -> int:
+def profile_ranks(out: Path, write: Path | None, *, kernels: str, json: bool) -> int:
     """Measure on all ranks; rank 0 writes the calibration and, to `write`, the cluster. Returns the exit code.
 
     Raises:
@@ -60,7 +60,7 @@ def profile_ranks(out: Path, write: Path | None, *, json: bool) -> int:
         find_model(MODEL),
         GLOBAL_BATCH,
         transport,
-        open_kernels("numpy"),
+        open_kernels(kernels),
         collectives=collectives,
         combine=lambda seconds: mean(comm, seconds),
         progress=progress,

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from executor.supervision.launch import launch
 from executor.train import program_of
-from experiments.jobs.ranks import rank_argv
 from experiments.jobs.small_model import GLOBAL_BATCH, MODEL
+from experiments.loop.testbed import Testbed
 from experiments.planning.prices import simulated_step
-from strategy.base.errors import RunError
 from strategy.base.files import read_json
 from strategy.cost.calibrate import Calibration, read_calibration
 from strategy.cost.cost import CostModel
 from strategy.cost.measurement import Measurement
 from strategy.hardware.cluster import Cluster
+from strategy.hardware.cluster_file import read_cluster
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.models import find_model
@@ -83,14 +80,16 @@ def global_batch(ranks: int) -> int:
     return -(-GLOBAL_BATCH // ranks) * ranks
 
 
-def profiled(ranks: int, folder: Path) -> Calibration:
-    """The calibration of this machine, measured on so many ranks; it stays in `folder`.
+def profiled(testbed: Testbed, folder: Path) -> tuple[Cluster, Calibration]:
+    """What a testbed is, and its calibration, measured on all its ranks; both stay in `folder`.
 
     Raises:
         RunError: the job of ranks failed.
     """
-    _run_ranks(rank_argv("profile", ["--out", str(folder / "profile.json")]), ranks, folder / "profile")
-    return read_calibration(folder / "profile.json")
+    cluster, calibration = folder / "cluster.toml", folder / "profile.json"
+    arguments = ["profile", "--out", str(calibration), "--write", str(cluster)]
+    testbed.run("experiments", arguments, folder / "profile")
+    return read_cluster(cluster), read_calibration(calibration)
 
 
 def by_rule(
@@ -108,7 +107,7 @@ def by_rule(
 
 
 def timed(
-    contenders: Sequence[Contender], ranks: int, folder: Path, *, blocks: int, steps: int, progress: Progress
+    contenders: Sequence[Contender], testbed: Testbed, folder: Path, *, blocks: int, steps: int, progress: Progress
 ) -> list[Contender]:
     """Train all plans in interleaved blocks, in one job; their files, and what was measured, stay in `folder`.
 
@@ -120,9 +119,8 @@ def timed(
         paths.append(folder / f"{contender.name}.json")
         write_plan(contender.plan, paths[-1])
     progress(f"timing {len(paths)} plans in {blocks} interleaved blocks of {steps} steps")
-    job = [sys.executable, "-P", "-m", "experiments.jobs.blocks", *map(str, paths)]
-    job += ["--blocks", str(blocks), "--steps", str(steps), "--out", str(folder)]
-    _run_ranks(job, ranks, folder / "blocks")
+    job = [*map(str, paths), "--blocks", str(blocks), "--steps", str(steps), "--out", str(folder)]
+    testbed.run("experiments.jobs.blocks", job, folder / "blocks")
     return [_measured(contender, folder, blocks=blocks, steps=steps) for contender in contenders]
 
 
@@ -156,11 +154,3 @@ def least_disturbed(waited: Mapping[int, float]) -> list[int]:
     ordered = sorted(waited, key=lambda step: (waited[step], step))
     clean = sum(share <= UNDISTURBED for share in waited.values())
     return sorted(ordered[: max(clean, -(-len(ordered) // 2))])
-
-
-def _run_ranks(argv: Sequence[str], ranks: int, folder: Path) -> None:
-    code = launch(list(argv), ranks, folder=folder)
-    if code > 128:  # the launcher took the signal for its ranks; it was meant for us, too
-        signal.raise_signal(signal.Signals(code - 128))
-    if code:
-        raise RunError(f"{' '.join(argv[3:5])} on {ranks} ranks ended with code {code}; see {folder}")

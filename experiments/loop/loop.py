@@ -16,7 +16,7 @@ from statistics import mean, median
 from experiments.loop.bootstrap import half_widths_of
 from experiments.loop.contenders import Contender, Progress, by_rule, profiled, request_on, timed
 from experiments.loop.refinement import Observation, predict_s, refine_by
-from experiments.machine.machine import local_cluster
+from experiments.loop.testbed import Testbed
 from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.cost.calibrate import Calibration, write_calibration
@@ -52,8 +52,8 @@ def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Pro
         RunError: a job of ranks failed.
     """
     progress(f"measuring this machine on {ranks} ranks")
-    cluster = local_cluster(ranks)
-    base = profiled(ranks, folder)
+    testbed = Testbed(ranks)
+    cluster, base = profiled(testbed, folder)
     request = request_on(cluster, base.cost_model(cluster))
     plans_log10 = space_log10(request)
     progress(f"searching 10^{plans_log10:.0f} plans")
@@ -61,7 +61,7 @@ def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Pro
     contenders = _contenders(request, first)
     chosen = next(c.name for c in contenders if c.plan.layout == first.plan.layout)
     progress(f"chosen before any run: {chosen} {describe(first.plan.config)}")
-    contenders = timed(contenders, ranks, folder, blocks=blocks, steps=steps, progress=progress)
+    contenders = timed(contenders, testbed, folder, blocks=blocks, steps=steps, progress=progress)
     progress("refining the calibration")
     contenders = [replace(c, refined_s=_predict_unseen(c, contenders, base, cluster)) for c in contenders]
     refined = _refined(contenders, base, cluster)

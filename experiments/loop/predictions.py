@@ -31,7 +31,7 @@ from statistics import fmean, median
 from experiments.loop.bootstrap import half_widths_of
 from experiments.loop.contenders import Contender, Progress, by_rule, profiled, request_on, timed
 from experiments.loop.refinement import Observation, predict_s, refine_by
-from experiments.machine.machine import local_cluster
+from experiments.loop.testbed import Testbed
 from strategy.base.errors import InputError
 from strategy.base.files import write_atomic
 from strategy.cost.calibrate import Calibration, scale
@@ -40,13 +40,8 @@ from strategy.plan.plan import Plan, config_document
 from strategy.space.request import Request
 
 PIPELINES = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1)
-RULES: Mapping[str, tuple[str, str]] = {
-    "data": ("data", "tensor"),
-    "tensor": ("data", "tensor"),
-    "mixed": ("mixed", "tensor"),
-    "pipeline": ("data", "tensor"),
-}
-"""Families of signatures, and the rule of each along the axes data and tensor."""
+FAMILIES = ("data", "tensor", "mixed", "pipeline")
+"""Of signatures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ class ScoredPlans:
 
 
 def run_predictions(
-    ranks: int,
+    testbed: Testbed,
     folder: Path,
     *,
     rounds: int,
@@ -127,10 +122,10 @@ def run_predictions(
     off: float = 1.0,
     held_out: bool = False,
 ) -> ScoredPlans:
-    """Predict and measure on this machine's ranks; all files stay in `folder`.
+    """Predict and measure on some ranks; all files stay in `folder`.
 
     Args:
-        ranks: of this machine.
+        testbed: the ranks.
         folder: for everything that is made.
         rounds: two for each prediction.
         blocks: turns of a plan in a round: the machine's pace wanders, so that one turn is of one moment.
@@ -146,8 +141,9 @@ def run_predictions(
     """
     if rounds % 2:
         raise InputError("rounds are fitted and scored in turn", where="rounds", got=rounds, expected="an even number")
-    progress(f"measuring this machine on {ranks} ranks")
-    cluster, base = local_cluster(ranks), scale(profiled(ranks, folder), off)
+    progress(f"measuring this machine on {testbed.ranks} ranks")
+    cluster, measured = profiled(testbed, folder)
+    base = scale(measured, off)
     plans = list(enumerated(request_on(cluster, base.cost_model(cluster)), micro_batches))
     seen = {one.name for one in ends(plans)} if held_out else {one.name for one in plans}
     counted = [one for one in plans if one.name not in seen] if held_out else plans
@@ -166,7 +162,7 @@ def run_predictions(
             progress(f"round {number}: predictions stored, SHA-256 {stored[-1].sha256}")
         contenders = [Contender(one.name, one.plan) for one in (counted if counts else plans)]
         (scored if counts else fitted).append(
-            timed(contenders, ranks, here, blocks=blocks, steps=steps, progress=progress)
+            timed(contenders, testbed, here, blocks=blocks, steps=steps, progress=progress)
         )
     names = {one.name for one in counted}
     own = [[one for one in ran if one.name in names] for ran in fitted]
@@ -175,25 +171,45 @@ def run_predictions(
 
 def ends(plans: Sequence[EnumeratedPlan]) -> Iterator[EnumeratedPlan]:
     """The first and the last plan of every family: with fewest micro-batches, and with most."""
-    for family in RULES:
+    for family in FAMILIES:
         of_family = [one for one in plans if one.family == family]
         yield from (*of_family[:1], *of_family[1:][-1:])
 
 
 def enumerated(request: Request, micro_batches: Sequence[int]) -> Iterator[EnumeratedPlan]:
-    """Every family with every number of micro-batches that the batch divides into; what two would share, once."""
-    ranks, seen = request.devices, set[str]()
-    degrees = {"data": (ranks, 1, 1), "tensor": (1, ranks, 1), "mixed": (ranks, 1, 1), "pipeline": (1, 1, ranks)}
-    for family, rules in RULES.items():
-        for schedule in PIPELINES if family == "pipeline" else PIPELINES[:1]:
-            for count in micro_batches:
-                if request.training.global_batch % (degrees[family][0] * count):
-                    continue
-                plan = by_rule(request, degrees[family], count, rules, schedule)
-                if plan.plan_hash not in seen:
-                    seen.add(plan.plan_hash)
-                    kind = f"-{schedule}" if family == "pipeline" else ""
-                    yield EnumeratedPlan(f"{family}{kind}-{count}", family, plan)
+    """Every form of plan with every number of micro-batches that the batch divides into; what two would share, once."""
+    seen = set[str]()
+    for form in forms(request.devices):
+        for count in micro_batches:
+            if request.training.global_batch % (form.degrees[0] * count):
+                continue
+            plan = by_rule(request, form.degrees, count, form.rules, form.schedule)
+            if plan.plan_hash not in seen:
+                seen.add(plan.plan_hash)
+                yield EnumeratedPlan(f"{form.name}-{count}", form.family, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanForm:
+    """A family of signatures, with degrees (data, tensor, pipeline), a rule for each axis, and a schedule."""
+
+    name: str
+    family: str
+    degrees: tuple[int, int, int]
+    rules: tuple[str, str] = ("data", "tensor")
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+
+
+def forms(ranks: int) -> Iterator[PlanForm]:
+    """Those of so many ranks; on four or more, two axes at once, too."""
+    yield PlanForm("data", "data", (ranks, 1, 1))
+    yield PlanForm("tensor", "tensor", (1, ranks, 1))
+    yield PlanForm("mixed", "mixed", (ranks, 1, 1), ("mixed", "tensor"))
+    for schedule in PIPELINES:
+        yield PlanForm(f"pipeline-{schedule}", "pipeline", (1, 1, ranks), schedule=schedule)
+    if ranks >= 4 and ranks % 2 == 0:
+        yield PlanForm("data-tensor", "mixed", (ranks // 2, 2, 1))
+        yield PlanForm("data-pipeline", "pipeline", (ranks // 2, 1, 2))
 
 
 def pooled(rounds: Sequence[Sequence[Contender]]) -> list[Observation]:
@@ -304,7 +320,7 @@ def document(scored: ScoredPlans) -> dict[str, object]:
             }
             for one in scores
         ],
-        "families": {family: sum(one.plan.family == family for one in scores) for family in RULES},
+        "families": {family: sum(one.plan.family == family for one in scores) for family in FAMILIES},
         "chosen": scores[scored.chosen].plan.name,
         **figures(scores, scored.chosen),
         "half_width": half_widths(scored),

@@ -94,6 +94,8 @@ class PredictionExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_
     """Enumerated plans on ranks of this machine: predictions stored before the rounds that they are scored on.
 
     Attributes:
+        nodes: emulated ones that the ranks are shared out to, with cables of so many `gbit_per_s`; 1: none.
+        kernels: what ranks run ops by.
         blocks: turns of a plan in a round, of `steps` each.
         off: by this factor the prices are wrong that refinement begins with.
         held_out: whether the plans that are scored are others than those that prices are fitted to.
@@ -101,6 +103,9 @@ class PredictionExperiment(Struct, frozen=True, forbid_unknown_fields=True, tag_
 
     name: Text
     ranks: Annotated[int, Meta(ge=2)] = 2
+    nodes: Count = 1
+    gbit_per_s: Annotated[float, Meta(gt=0)] = 1.0
+    kernels: Literal["numpy", "timed-wait"] = "numpy"
     rounds: Annotated[int, Meta(ge=2, multiple_of=2)] = 8
     blocks: Count = 4
     steps: Annotated[int, Meta(ge=3)] = 3

@@ -173,9 +173,11 @@ def _loop(experiment: LoopExperiment, folder: Path) -> Summary:
 
 def _predictions(experiment: PredictionExperiment, folder: Path) -> Summary:
     from experiments.loop.predictions import document, run_predictions
+    from experiments.loop.testbed import Testbed
 
+    testbed = Testbed(experiment.ranks, experiment.nodes, experiment.gbit_per_s, experiment.kernels)
     found = run_predictions(
-        experiment.ranks, folder, rounds=experiment.rounds, blocks=experiment.blocks, steps=experiment.steps,
+        testbed, folder, rounds=experiment.rounds, blocks=experiment.blocks, steps=experiment.steps,
         micro_batches=experiment.micro_batches, off=experiment.off, held_out=experiment.held_out, progress=_quiet,
     )  # fmt: skip
     return document(found)

@@ -21,6 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write", type=Path, metavar="cluster.toml", help="describe the nodes and the links that ranks are on"
     )
+    parser.add_argument(
+        "--kernels",
+        choices=("numpy", "timed-wait"),
+        default="numpy",
+        help="what acts are run by; timed-wait: they only wait, as long as their work takes at a fixed rate, so that "
+        "more ranks than cores can rehearse a plan (default: %(default)s)",
+    )
     add_json(parser)
 
 
@@ -36,4 +43,4 @@ def run(args: argparse.Namespace) -> int:
 def _profile(args: argparse.Namespace) -> int:
     from experiments.jobs.profiling import profile_ranks
 
-    return profile_ranks(args.out, args.write, json=args.json)
+    return profile_ranks(args.out, args.write, kernels=args.kernels, json=args.json)

@@ -27,7 +27,7 @@ where it has none, all that it sends, for of some rank all of it goes to a neigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -96,9 +96,13 @@ def lower_priced(
     tokens_per_step: int = 0,
     folds: bool = False,
     folded_from: int | None = None,
+    allocates: bool = True,
     budget: Budget = UNLIMITED,
+    most_nbytes: Callable[[int], int] | None = None,
 ) -> Program:
     """The same of a graph that is priced already.
+
+    Unless it `allocates`, nothing says where blocks lie: to be simulated it is enough.
 
     For simulation alone, `folds`: of more ranks than `folded_from` (FOLDED_FROM where it is not given) or more than
     MOST_UNFOLDED actors, if the ranks of a stage are alike, one per stage (`folding`).
@@ -106,6 +110,7 @@ def lower_priced(
     Raises:
         PlanError: it is too large (`check_size`).
         OutOfTimeError: the budget was over before it was done.
+        InfeasibleError: a rank holds more than it may, where `most_nbytes` says of each how much that is.
     """
     graph, layout, pipeline, cost = priced.graph, priced.layout, priced.pipeline, priced.cost
     exchanged = in_buckets(priced)
@@ -120,7 +125,8 @@ def lower_priced(
     if folded is None:
         check_size(priced)
     lowering = _Lowering(graph, layout, pipeline, cost, arrangement, features, folded, budget)
-    return allocated(lowering.program(tokens_per_step), budget)
+    program = lowering.program(tokens_per_step)
+    return allocated(program, budget, most_nbytes=most_nbytes) if allocates else program
 
 
 def check_size(priced: Priced) -> None:

@@ -9,12 +9,13 @@ Scratch space of kernels and the process itself are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import InfeasibleError
 from strategy.hardware.cluster import Cluster
 from strategy.lowering.arena import Span, assign_offsets, usage
 from strategy.lowering.neighbours import in_rows
@@ -52,11 +53,19 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
+def allocated(
+    program: Program, budget: Budget = UNLIMITED, *, most_nbytes: Callable[[int], int] | None = None
+) -> Program:
     """The program with the offset of every block in the memory of its rank; alike ranks have the same offsets.
+
+    Args:
+        program: its registers have no offsets yet.
+        budget: of the time that it may take.
+        most_nbytes: rank -> what may be held on its device, to look no further once one holds more.
 
     Raises:
         OutOfTimeError: the budget was over before it was done.
+        InfeasibleError: a rank holds more than `most_nbytes`, with what that one needs.
     """
     occupancy = Occupancy(program)
     own = dict[int, Occupancy]()
@@ -84,6 +93,12 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
             bottom = height[registers[register].space]
             found = stacked.get(register) or tuple([bottom + offset for offset in above])
             registers[register] = registers[register].at(found)
+        if most_nbytes is not None:
+            held = [registers[i] for i in mine if registers[i].space is Space.DEVICE]
+            nbytes, most = pool_nbytes(held) + state_nbytes(held), most_nbytes(rank)
+            if nbytes > most:
+                said = f"{nbytes} bytes per device needed, {most} are there"
+                raise InfeasibleError(f"the layout does not fit: {said}", smallest_limit=nbytes)
     return replace(program, registers=tuple(registers))
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from strategy.base.errors import DeadlockError, PlanError
 from strategy.program.program import Program
@@ -29,8 +29,11 @@ FOREVER = 2**62
 """Pieces of a register that holds one from the start and that nobody writes: what is frozen serves every act."""
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+Blocks = tuple[tuple[int, ...], tuple[int, ...]]
+"""Of an act: the block that it uses of each read, and of each write."""
+
+
+class Act(NamedTuple):
     """The `number`-th act of `actor` since the start, with the block that it uses of each read and each write."""
 
     actor: int
@@ -40,8 +43,7 @@ class Act:
     write_blocks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(NamedTuple):
     """A read port: `slot` is this consumer's position in the register's returned counts."""
 
     register: int
@@ -50,8 +52,9 @@ class _Read:
     blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
+class _Write(NamedTuple):
+    """A write port."""
+
     register: int
     acts_per_piece: int
     blocks: int
@@ -93,6 +96,10 @@ class Protocol:
         for index, register in enumerate(program.registers):
             if register.initial and self._producer[index] is None:
                 self.published[index] = FOREVER
+        self._turn = [0] * len(program.actors)
+        """By actor, the acts after which the blocks are the same again; 0 before it is asked for."""
+        self._blocks: list[dict[int, Blocks]] = [{} for _ in program.actors]
+        """By actor, those of the acts of one turn, as they are asked for."""
         self.streams = [i for i, stream in enumerate(program.streams) if stream.rank in mine]
         self._position = [0] * len(program.streams)
         self._busy = [False] * len(program.streams)
@@ -140,14 +147,13 @@ class Protocol:
         number = self.acts_issued[actor]
         if number >= self._per_step[actor] * self.steps:
             return False
-        for read in self._reads[actor]:
-            if self.published[read.register] <= number // read.acts_per_piece:
+        for register, _, share, _ in self._reads[actor]:
+            if self.published[register] <= number // share:
                 return False
-        for write in self._writes[actor]:
-            piece, into = divmod(number, write.acts_per_piece)
-            if into == 0:
-                oldest = piece + write.initial - write.blocks
-                if oldest >= 0 and min(self.returned[write.register], default=oldest + 1) <= oldest:
+        for register, share, blocks, initial in self._writes[actor]:
+            if number % share == 0:
+                oldest = number // share + initial - blocks
+                if oldest >= 0 and min(self.returned[register], default=oldest + 1) <= oldest:
                     return False
         return actor not in self._host or all(self.acts_done[other] > last for other, last in self.follows(actor))
 
@@ -193,17 +199,27 @@ class Protocol:
         self._busy[stream] = True
         return Act(actor, stream, number, *self.blocks_of(actor, number))
 
-    def blocks_of(self, actor: int, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def blocks_of(self, actor: int, number: int) -> Blocks:
         """The blocks that an act reads, and those that it writes."""
-        reads = tuple([number // r.acts_per_piece % r.blocks for r in self._reads[actor]])
-        writes = tuple([(number // w.acts_per_piece + w.initial) % w.blocks for w in self._writes[actor]])
-        return reads, writes
+        place = number % (self._turn[actor] or self._find_turn(actor))
+        known = self._blocks[actor]
+        found = known.get(place)
+        if found is None:
+            reads = tuple([place // r.acts_per_piece % r.blocks for r in self._reads[actor]])
+            writes = tuple([(place // w.acts_per_piece + w.initial) % w.blocks for w in self._writes[actor]])
+            found = known[place] = reads, writes
+        return found
 
-    def choices_of_blocks(self, actor: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _find_turn(self, actor: int) -> int:
+        ports = [(read.acts_per_piece, read.blocks) for read in self._reads[actor]]
+        ports += [(write.acts_per_piece, write.blocks) for write in self._writes[actor]]
+        self._turn[actor] = math.lcm(*(share * blocks for share, blocks in ports if blocks > 1))
+        return self._turn[actor]
+
+    def choices_of_blocks(self, actor: int) -> Iterator[Blocks]:
         """Every pair of `blocks_of` that acts of `actor` ever have."""
-        ports: tuple[_Read | _Write, ...] = (*self._reads[actor], *self._writes[actor])
         seen = set()
-        for number in range(math.lcm(*(port.acts_per_piece * port.blocks for port in ports))):
+        for number in range(self._find_turn(actor)):
             blocks = self.blocks_of(actor, number)
             if blocks not in seen:
                 seen.add(blocks)
@@ -214,25 +230,26 @@ class Protocol:
 
         Gives the streams that may now go on, those of the host's actors aside.
         """
-        following = act.number + 1
-        self._passed_on[act.actor] = following
-        for write in self._writes[act.actor]:
-            if following % write.acts_per_piece == 0:
-                self.published[write.register] += 1
-        for read in self._reads[act.actor]:
-            if following % read.acts_per_piece == 0:
-                self.returned[read.register][read.slot] += 1
-        self._position[act.stream] += 1
-        self._busy[act.stream] = False
-        return self._wakes[act.actor]
+        actor, stream, number, _, _ = act
+        following = self._passed_on[actor] = number + 1
+        for register, share, _, _ in self._writes[actor]:
+            if following % share == 0:
+                self.published[register] += 1
+        for register, slot, share, _ in self._reads[actor]:
+            if following % share == 0:
+                self.returned[register][slot] += 1
+        self._position[stream] += 1
+        self._busy[stream] = False
+        return self._wakes[actor]
 
     def done(self, act: Act) -> tuple[int, ...]:
         """End an act, and pass on its credits if that was not yet done. Gives the streams that may now go on."""
-        if self._passed_on[act.actor] <= act.number:
+        actor = act.actor
+        if self._passed_on[actor] <= act.number:
             self.issued(act)
-        self.acts_done[act.actor] += 1
+        self.acts_done[actor] += 1
         self.remaining -= 1
-        return self._wakes[act.actor]
+        return self._wakes[actor]
 
     def is_busy(self, stream: int) -> bool:
         """Whether an act of the stream has been issued whose credits are not passed on."""

@@ -310,7 +310,8 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
         priced = solved_in_full(request, one, priced, budget)
     solved = solved_as(one.config(request.model.layers), priced, 0, budget)
     try:
-        return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
+        quick = not request.is_small  # others are proposed sooner than all of this one's stages are laid out
+        return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget, least_excess=quick)
     except InfeasibleError as error:
         return fitted_by_exchange(request, solved, priced, error, simulate, budget)
 

@@ -1,7 +1,8 @@
 """Exchange choice: how large the buckets are in which a plan exchanges its gradients, and over how many streams.
 
 Signatures are chosen with every exchange priced by itself. Then the plan is simulated with a few sizes of buckets, and
-the fastest that fits is kept; of equally fast ones that with the largest buckets and the fewest streams.
+the fastest that fits is kept; of equally fast ones that with the largest buckets and the fewest streams. Where memory
+lies, which takes most of a plan's time to find, is looked at of the fastest alone.
 
 Where collectives run beside computation a bucket should be large enough for its latency not to matter and small enough
 to go off while the backward pass still runs; where they do not, one bucket takes the least latency. Two sizes are
@@ -21,14 +22,20 @@ from strategy.base.errors import InfeasibleError, OutOfTimeError, SbplanError
 from strategy.layout.config import PlanConfig
 from strategy.layout.objective import Priced
 from strategy.lowering.exchange_buckets import bucketable_bytes
+from strategy.lowering.lower import lower_priced
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import Solved
-from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
+from strategy.search.candidate.simulated_plan import (
+    Simulate,
+    check_simulated_in_time,
+    planning_s,
+    simulated_plan,
+)
 from strategy.space.request import Request
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 """Into so many buckets of equal size all gradients would fit; one where exchanges do not run beside computation."""
-FIRST = (2, 4)
+FIRST = (1, 4)
 """Of these, those that are looked at first."""
 WORTH = 1e-3
 """By this part of a step the better of these has to be faster than no buckets, for others to be looked at."""
@@ -48,24 +55,42 @@ def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budg
     Raises:
         InfeasibleError: buckets are pinned that do not fit the memory.
     """
-    pins, best = request.pins, plan
+    pins = request.pins
     if pins.bucket_bytes is not None:
         pinned = replace(plan.config, bucket_bytes=pins.bucket_bytes, exchange_streams=pins.exchange_streams or 1)
         return _exchanging(request, plan, pinned, simulate, UNLIMITED) if pins.bucket_bytes else plan
     total, sizes = _sizes(plan.priced)
-    streams = pins.exchange_streams or 1
-    known: dict[int, Plan | None] = {}
-    for few in _rounds(len(sizes), lambda i: _step_s(known[i])):
-        configs = [replace(plan.config, bucket_bytes=sizes[i], exchange_streams=streams) for i in few]
-        known.update(zip(few, _simulated(request, plan, configs, simulate, budget), strict=True))
-        best = min([plan, *(known[i] or plan for i in sorted(known))], key=_step_s)
-        if _step_s(best) > (1 - WORTH) * _step_s(plan):
-            return best
-    if pins.exchange_streams is None and 0 < best.config.bucket_bytes < total and plan.pipeline.overlaps:
-        several = replace(best.config, exchange_streams=STREAMS)
-        (found,) = _simulated(request, best, [several], simulate, budget)
-        best = found if found is not None and _step_s(found) < _step_s(best) else best
-    return best
+    sized = [replace(plan.config, bucket_bytes=size, exchange_streams=pins.exchange_streams or 1) for size in sizes]
+    steps_s: dict[PlanConfig, float] = {}
+
+    def step_of(config: PlanConfig) -> Callable[[], float | Plan]:
+        return partial(_step_s, plan, config, simulate, budget)
+
+    def plan_of(config: PlanConfig) -> Callable[[], float | Plan]:
+        return partial(_exchanging, request, plan, config, simulate, budget)
+
+    for few in _rounds(len(sizes), lambda i: steps_s[sized[i]]):
+        found = _side_by_side([step_of(sized[i]) for i in few], budget)
+        steps_s.update(
+            (sized[i], one if isinstance(one, float) else math.inf) for i, one in zip(few, found, strict=True)
+        )
+        if min(steps_s.values()) > (1 - WORTH) * plan.claims.step_time_s:
+            return plan
+    if not steps_s:
+        return plan
+    best = min(steps_s, key=lambda config: (steps_s[config], -config.bucket_bytes))
+    several = replace(best, exchange_streams=STREAMS)
+    splits = pins.exchange_streams is None and best.bucket_bytes < total and plan.pipeline.overlaps
+    found = _side_by_side([plan_of(best), *([step_of(several)] if splits else [])], budget)
+    plans = {best: found[0]}
+    steps_s.update((several, one) for one in found[1:] if isinstance(one, float))
+    for config in sorted(steps_s, key=lambda one: (steps_s[one], -one.bucket_bytes, one.exchange_streams)):
+        if steps_s[config] >= plan.claims.step_time_s:
+            break
+        one = plans[config] if config in plans else _side_by_side([plan_of(config)], budget)[0]
+        if isinstance(one, Plan) and one.claims.step_time_s < plan.claims.step_time_s:
+            return one
+    return plan
 
 
 def _rounds(count: int, step_s: Callable[[int], float]) -> Iterator[list[int]]:
@@ -79,21 +104,23 @@ def _rounds(count: int, step_s: Callable[[int], float]) -> Iterator[list[int]]:
         few = [i for i in (best - 1, best + 1) if 0 <= i < count and i not in known]
 
 
-def _step_s(plan: Plan | None) -> float:
-    return math.inf if plan is None else plan.claims.step_time_s
-
-
-def _simulated(
-    request: Request, plan: Plan, configs: Sequence[PlanConfig], simulate: Simulate, budget: Budget
-) -> list[Plan | None]:
-    """The same layout with each of some exchanges, side by side; None where it does not fit or is not there in time."""
+def _side_by_side(tasks: Sequence[Callable[[], float | Plan]], budget: Budget) -> list[float | Plan | None]:
+    """What some tasks find; None where it does not fit or is not there in time."""
     if budget.is_over():
-        return [None] * len(configs)
-    found = beside([partial(_exchanging, request, plan, config, simulate, budget) for config in configs])
+        return [None] * len(tasks)
+    found = beside(tasks)
     for one in found:
         if isinstance(one, SbplanError) and not isinstance(one, InfeasibleError | OutOfTimeError):
             raise one
-    return [one if isinstance(one, Plan) else None for one in found]
+    return [None if isinstance(one, SbplanError) else one for one in found]
+
+
+def _step_s(plan: Plan, config: PlanConfig, simulate: Simulate, budget: Budget) -> float:
+    """The simulated step of the same layout with another exchange, wherever memory lies."""
+    priced = plan.priced.exchanging(config.bucket_bytes, config.exchange_streams)
+    program = lower_priced(priced, folds=True, allocates=False, budget=budget)
+    check_simulated_in_time(program, budget)
+    return simulate(program).step_time_s
 
 
 def fitted_by_exchange(

@@ -76,7 +76,9 @@ class Kernels(Protocol):
 
 
 def open_kernels(backend: str, *, device: int = 0, shared: bool = False) -> Kernels:
-    """Kernels of a backend, "numpy" or "cupy"; `device` is the index of the GPU, beyond the last if it may be `shared`.
+    """Kernels of a backend, or "timed-wait", which compute nothing.
+
+    `device` is the index of the GPU, beyond the last if it may be `shared`.
 
     Raises:
         InputError: no such backend.
@@ -90,4 +92,8 @@ def open_kernels(backend: str, *, device: int = 0, shared: bool = False) -> Kern
         from executor.runtime.kernels.cupy import CupyKernels
 
         return CupyKernels(device, shared=shared)
+    if backend == "timed-wait":
+        from executor.runtime.kernels.timed_wait import TimedWaitKernels
+
+        return TimedWaitKernels()
     raise InputError("unknown backend", where="--backend", got=backend, hint=did_you_mean(backend, BACKENDS))

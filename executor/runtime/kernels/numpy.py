@@ -9,7 +9,6 @@ whoever starts the ranks sets OPENBLAS_NUM_THREADS, MKL_NUM_THREADS and OMP_NUM_
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from executor.runtime.kernels.bound_act import BoundAct
 from executor.runtime.transport.base import HostArray
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops.base import Array, Call, OpDef
-from strategy.graph.ops.half_precision import run_act, scratch_of_act
+from strategy.graph.ops.half_precision import act_of, scratch_of_act
 from strategy.graph.ops.scratch import ScratchSizes
 
 _PROBE_SIZE = 512
@@ -38,7 +37,7 @@ class NumpyKernels:
 
     def bind(self, definition: OpDef, call: Call) -> BoundAct:
         """By the op's own array code."""
-        return BoundAct(partial(run_act, definition, call))
+        return BoundAct(act_of(definition, call))
 
     def counts_rows(self, definition: OpDef, call: Call) -> bool:
         """The host is the device."""

@@ -11,6 +11,9 @@ shortest nap is 50 microseconds on Linux. With a core per rank it first polls on
 process waits out that one's time slice, some milliseconds, while its own message has long come. After a longer wait it
 naps, for a small share of the time that it has waited already: the core is then free for the ranks that are waited for,
 or for strangers, and what comes is seen at most that share later.
+
+A call moves no more of a message than a segment or two, over a wire some 16 KiB. So one look at a long message is many
+calls: as many as take it on by what the wire has brought meanwhile, which else waits in the sockets for the next look.
 """
 
 from __future__ import annotations
@@ -49,6 +52,9 @@ _NAP_SHARE = 0.04
 """Of the time waited so far."""
 _LONGEST_NAP_NS = 1_000_000
 _POLL_NAP_S = 0.0005
+_CALL_NBYTES = 16 * 2**10
+_MOST_CALLS = 64
+"""Of a message, what a call may move; and how many calls are one look at most."""
 _SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+")
 
 
@@ -166,8 +172,10 @@ class MpiTransport:
     ) -> PendingTransfer:
         """A personalised all-to-all."""
         request = self._messages.exchange(self._lane(number, group), send, receive)
-        self.bytes_sent["exchange"] += handed_over(group, self.rank, send)
-        return MpiRequest(request, "an exchange of ranks", group, number)
+        sent = handed_over(group, self.rank, send)
+        self.bytes_sent["exchange"] += sent
+        calls = calls_of(sent + handed_over(group, self.rank, receive))
+        return MpiRequest(request, "an exchange of ranks", group, number, calls)
 
     def all_gather(
         self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
@@ -175,7 +183,8 @@ class MpiTransport:
         """Everyone's array to everyone, in place where `send` is this rank's own `receive`."""
         request = self._messages.all_gather(self._lane(number, group), send, receive)
         self.bytes_sent["all_gather"] += 0 if send is None else send.nbytes * (len(group) - 1)
-        return MpiRequest(request, "an all-gather of ranks", group, number)
+        calls = calls_of(sum(array.nbytes for array in receive if array is not None))
+        return MpiRequest(request, "an all-gather of ranks", group, number, calls)
 
     def all_reduce(
         self, group: Group, number: int, send: HostArray, receive: HostArray, reduce: Reduce
@@ -190,7 +199,7 @@ class MpiTransport:
         if target != self.rank:
             self.bytes_sent["send"] += array.nbytes
         request = self._messages.send(self._comm, array, target, self._limits.tag_of(number))
-        return MpiRequest(request, "the message to be taken by rank", target, number)
+        return MpiRequest(request, "the message to be taken by rank", target, number, calls_of(array.nbytes))
 
     def receive(self, source: int, number: int, array: HostArray) -> PendingTransfer:
         """The other end, by `Irecv`."""
@@ -235,6 +244,11 @@ class MpiTransport:
         return comm
 
 
+def calls_of(nbytes: int) -> int:
+    """How many calls one look at a movement of so many bytes is."""
+    return min(_MOST_CALLS, 1 + nbytes // _CALL_NBYTES)
+
+
 def unclaimed_message(mpi: ModuleType | Any, comm: MPI.Intracomm | Any) -> str:
     """A message that lies here and was not asked for; "" if there is none."""
     status = mpi.Status()
@@ -245,16 +259,18 @@ def unclaimed_message(mpi: ModuleType | Any, comm: MPI.Intracomm | Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MpiRequest:
-    """An MPI request, and what to say of it."""
+    """An MPI request, what to say of it, and the calls that a look at it is."""
 
     request: MPI.Request
     what: str
     who: Group | int
     number: int
+    calls: int = 1
 
     def test(self) -> bool:
         """Whether it is through."""
-        return self.request.Test()
+        test = self.request.Test
+        return test() or any(test() for _ in range(1, self.calls))
 
     def describe(self) -> str:
         """What is waited for."""
@@ -276,7 +292,8 @@ class MpiReceipt:
 
     def test(self) -> bool:
         """Whether all has come."""
-        if not self.over and self.request.Test(self.status):
+        test, status = self.request.Test, self.status
+        if not self.over and any(test(status) for _ in range(calls_of(self.nbytes))):
             self.over = True
             came = self.status.Get_elements(self.byte)
             if came != self.nbytes:

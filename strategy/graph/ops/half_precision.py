@@ -7,8 +7,9 @@ rounding. Codes of 4 bits, two to a byte, are handed over as they lie.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -23,10 +24,17 @@ _HALF_NBYTES = 2
 
 def run_act(definition: OpDef, call: Call) -> None:
     """Run one act of an op; figures beyond the range of a half become infinite, which is no error here."""
+    act_of(definition, call)()
+
+
+def act_of(definition: OpDef, call: Call) -> Callable[[], None]:
+    """The same as what can be called again and again, on the arrays that `call` has now."""
+    narrow = any(array.dtype.itemsize <= _HALF_NBYTES for array in (*call.inputs, *call.outputs, *call.updates))
+    return partial(_run_widened, definition, call) if narrow else partial(definition.run, call)
+
+
+def _run_widened(definition: OpDef, call: Call) -> None:
     arrays = (*call.inputs, *call.outputs, *call.updates)
-    if all(array.dtype.itemsize > _HALF_NBYTES for array in arrays):
-        definition.run(call)
-        return
     wide = "float64" if any(array.dtype == "float64" for array in arrays) else "float32"
     with np.errstate(over="ignore", invalid="ignore"):
         inputs = _widened(call, "input", call.inputs, wide, filled=True)

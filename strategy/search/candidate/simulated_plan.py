@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
@@ -44,6 +45,21 @@ def planning_s(ops: int, config: PlanConfig) -> float:
     return OP_S * ops + ACT_S * ops * config.num_micro_batches + RANK_S * ranks
 
 
+def check_simulated_in_time(program: Program, budget: Budget) -> None:
+    """Refuse to simulate what is likely to take longer than there is time.
+
+    Raises:
+        OutOfTimeError: it is.
+    """
+    if ACT_S * sum(actor.acts_per_step for actor in program.actors) > budget.left_s():
+        raise OutOfTimeError("there is no time left to simulate the plan; raise the time limit")
+
+
+def _most_nbytes(request: Request, rank: int) -> int:
+    """What a rank's device may hold."""
+    return request.cost.cluster.memory_limit_bytes(request.memory_limit_bytes, (rank,))
+
+
 def simulated_plan(
     request: Request,
     solved: Solved,
@@ -52,6 +68,7 @@ def simulated_plan(
     bound_ns: int | None = None,
     priced: Priced | None = None,
     budget: Budget = UNLIMITED,
+    least_excess: bool = False,
 ) -> Plan:
     """The plan of a solved candidate, with the simulated time of its program.
 
@@ -61,6 +78,7 @@ def simulated_plan(
         simulate: gives the simulated time of a program.
         bound_ns: bounds the objective of more than this candidate; without it, the candidate's own bound is claimed.
         priced: the candidate's graph with its prices, where they are known.
+        least_excess: whether it is enough to know of one rank that its memory is exceeded, not of the fullest.
         budget: what it may take; it is given up where that is over, or will be before the step has been simulated.
 
     Raises:
@@ -73,7 +91,8 @@ def simulated_plan(
     if priced is None:
         graph = planned_graph(request.model, training, solved.config)
         priced = Priced(graph, solved.layout, request.pipeline_of(solved.config), request.cost)
-    program = lower_priced(priced, tokens_per_step=tokens, folds=True, budget=budget)
+    most = partial(_most_nbytes, request) if least_excess else None
+    program = lower_priced(priced, tokens_per_step=tokens, folds=True, budget=budget, most_nbytes=most)
     peaks, host_peaks = memory_nbytes(program), memory_nbytes(program, Space.HOST)
     there = host_memory_bytes(request.cost.cluster)
     if max(host_peaks) > there:
@@ -84,9 +103,7 @@ def simulated_plan(
     if needed > limit:
         said = f"{needed} bytes per device needed, {limit} are there"
         raise InfeasibleError(f"the layout does not fit: {said}", smallest_limit=max(peaks))
-    acts = sum(actor.acts_per_step for actor in program.actors)
-    if ACT_S * acts > budget.left_s():
-        raise OutOfTimeError("there is no time left to simulate the plan; raise the time limit")
+    check_simulated_in_time(program, budget)
     step = simulate(program)
     bound = solved.bound_ns if bound_ns is None else bound_ns
     claims = Claims(

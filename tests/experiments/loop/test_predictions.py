@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from executor.train import program_of
-from experiments.loop import predictions
+from experiments.loop import predictions, testbed
 from experiments.loop.contenders import Contender
 from experiments.loop.predictions import (
     EnumeratedPlan,
@@ -85,7 +85,14 @@ class Machine:
     rounds: list[str] = field(default_factory=list)
 
     def timed(
-        self, contenders: Sequence[Contender], ranks: int, folder: Path, *, blocks: int, steps: int, progress: object
+        self,
+        contenders: Sequence[Contender],
+        ranks: testbed.Testbed,
+        folder: Path,
+        *,
+        blocks: int,
+        steps: int,
+        progress: object,
     ) -> list[Contender]:
         self.rounds.append(folder.name)
         for path in self.folder.glob("predictions-*.json"):
@@ -105,24 +112,23 @@ def scored_by(
 ) -> tuple[ScoredPlans, Machine]:
     machine = Machine(folder, even)
 
-    def profiled(ranks: int, folder: Path) -> Calibration:
+    def profiled(ranks: testbed.Testbed, folder: Path) -> tuple[Cluster, Calibration]:
         known = (one.plan for one in plans())
         rows = [
             replace(row, samples=5, source="profile")
             for plan in known
             for row in machine._ran(Contender("known", plan), 0.5, 2).rows
         ]
-        return calibrate(rows, cluster(2))
+        return cluster(2), calibrate(rows, cluster(2))
 
     def request_on(where: Cluster, cost: CostModel) -> Request:
         return request(2, Training(16))
 
     monkeypatch.setattr(predictions, "profiled", profiled)
     monkeypatch.setattr(predictions, "request_on", request_on)
-    monkeypatch.setattr(predictions, "local_cluster", cluster)
     monkeypatch.setattr(predictions, "timed", machine.timed)
     counts = {"blocks": 1, "steps": 4, "micro_batches": (2,), **otherwise}
-    found = run_predictions(2, folder, rounds=rounds, progress=lambda _: None, **counts)  # type: ignore[arg-type]
+    found = run_predictions(testbed.Testbed(2), folder, rounds=rounds, progress=lambda _: None, **counts)  # type: ignore[arg-type]
     return found, machine
 
 
@@ -210,4 +216,6 @@ def test_without_noise_every_figure_is_sure() -> None:
 
 def test_rounds_come_in_pairs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="an even number"):
-        run_predictions(2, tmp_path, rounds=3, blocks=1, steps=3, micro_batches=(1,), progress=lambda _: None)
+        run_predictions(
+            testbed.Testbed(2), tmp_path, rounds=3, blocks=1, steps=3, micro_batches=(1,), progress=lambda _: None
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from executor.train import program_of
 from simulator.engine import run
 from simulator.memory_timeline import live_peaks_nbytes
+from strategy.base.errors import InfeasibleError
 from strategy.layout.arrangement import arrange
 from strategy.layout.schedule import Schedule
 from strategy.lowering.memory import ALIGNMENT, aligned, allocated, fullest, memory_nbytes
@@ -65,6 +67,37 @@ def chain(*, in_place: bool) -> Program:
 def test_a_block_is_used_again_once_it_has_been_read() -> None:
     assert offsets(chain(in_place=False)) == [(0,), (3,), (0,)]
     assert memory_nbytes(allocated(chain(in_place=False))) == (6 * A,)
+
+
+def test_the_first_rank_that_holds_too_much_is_enough_to_know() -> None:
+    """Of three, of which the last holds most: no rank is looked at after one that has too little memory."""
+    one = chain(in_place=False)
+    size = len(one.registers)
+    registers = [replace(found, rank=rank) for rank in range(3) for found in one.registers]
+    registers[-2] = replace(registers[-2], shape=(50 * A // 4,))
+    actors = [
+        replace(
+            found,
+            rank=rank,
+            reads=tuple(Port(port.register + rank * size) for port in found.reads),
+            writes=tuple(Port(port.register + rank * size) for port in found.writes),
+        )
+        for rank in range(3)
+        for found in one.actors
+    ]
+    streams = tuple(Stream(rank, "compute", tuple(range(4 * rank, 4 * rank + 4))) for rank in range(3))
+    program, asked = Program(3, tuple(registers), tuple(actors), streams), list[int]()
+
+    def most(limit: int) -> Callable[[int], int]:
+        return lambda rank: (asked.append(rank), limit)[1]
+
+    assert allocated(program, most_nbytes=most(53 * A)) == allocated(program)
+    assert asked == [0, 1, 2]
+    for limit, ranks, needed in ((52 * A, [0, 1, 2], 53 * A), (5 * A, [0], 6 * A)):
+        asked.clear()
+        with pytest.raises(InfeasibleError, match=f"{needed} bytes per device needed, {limit} are there") as caught:
+            allocated(program, most_nbytes=most(limit))
+        assert (asked, caught.value.smallest_limit) == (ranks, needed)
 
 
 def test_the_last_reader_writes_in_place() -> None:

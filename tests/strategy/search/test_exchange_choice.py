@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from executor.train import program_of
 from simulator.simulate import simulate
+from strategy.base.beside import beside
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.layout.config import PlanConfig
@@ -53,26 +55,53 @@ def test_where_it_does_the_fastest_of_all_sizes_is_found() -> None:
 
 
 def test_sizes_are_looked_at_two_at_a_time_until_the_best_has_worse_ones_beside_it() -> None:
-    steps = [9.0, 7.0, 5.0, 4.0, 6.0, 8.0]
-    assert list(_rounds(6, steps.__getitem__)) == [[2, 4], [1, 3]]
-    assert list(_rounds(6, float)) == [[2, 4], [1, 3], [0]]
-    assert list(_rounds(6, lambda i: -i)) == [[2, 4], [3, 5]]
+    steps = [9.0, 7.0, 5.0, 4.0, 4.5, 8.0]
+    assert list(_rounds(6, steps.__getitem__)) == [[1, 4], [3, 5], [2]]
+    assert list(_rounds(6, float)) == [[1, 4], [0, 2]]
+    assert list(_rounds(6, lambda i: 1.0)) == [[1, 4], [0, 2]]
+    assert list(_rounds(6, lambda i: -i)) == [[1, 4], [3, 5]]
     assert list(_rounds(1, lambda i: 1.0)) == [[0]]
     assert list(_rounds(0, lambda i: 1.0)) == []
 
 
 def test_where_the_first_two_gain_nothing_there_is_no_looking_further(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, plan = plan_of(overlaps=True)
-    looked_at: list[list[int]] = []
+    looked_at: list[int] = []
 
-    def hardly_faster(*args: Any) -> list[Plan | None]:
-        looked_at.append([config.bucket_bytes for config in args[2]])
-        return [None, replace(plan, claims=replace(plan.claims, step_time_s=plan.claims.step_time_s * 0.9995))]
+    def hardly_faster(*args: Any) -> float:
+        looked_at.append(args[1].bucket_bytes)
+        return plan.claims.step_time_s * 0.9995
 
-    monkeypatch.setattr(exchange_choice, "_simulated", hardly_faster)
+    monkeypatch.setattr(exchange_choice, "_step_s", hardly_faster)
+    monkeypatch.setattr(exchange_choice, "beside", attempts)
+    assert with_exchange(asked, plan, simulated, UNLIMITED) is plan
+    assert len(looked_at) == 2
+
+
+def attempts(tasks: Sequence[Callable[[], Any]]) -> list[Any]:
+    """`beside` in this process alone."""
+    return [found for task in tasks for found in beside([task])]
+
+
+def test_of_those_that_are_faster_the_fastest_that_fits_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where memory lies is looked at of no other: of the best size on one stream, beside the step on two."""
+    asked, plan = plan_of(overlaps=True)
+    best = with_exchange(asked, plan, simulated, UNLIMITED)
+    laid_out: list[PlanConfig] = []
+    exchanging = exchange_choice._exchanging
+
+    def all_but_the_fastest(*args: Any) -> Plan:
+        laid_out.append(args[2])
+        if args[2] == best.config:
+            raise InfeasibleError("the layout does not fit")
+        return exchanging(*args)
+
+    monkeypatch.setattr(exchange_choice, "_exchanging", all_but_the_fastest)
+    monkeypatch.setattr(exchange_choice, "beside", attempts)
     found = with_exchange(asked, plan, simulated, UNLIMITED)
-    assert found.claims.step_time_s == plan.claims.step_time_s * 0.9995
-    assert [len(few) for few in looked_at] == [2]
+    assert laid_out == [found.config, best.config]
+    assert (found.config.exchange_streams, best.config.exchange_streams) == (1, 2)
+    assert best.claims.step_time_s <= found.claims.step_time_s < plan.claims.step_time_s
 
 
 def test_the_claims_are_those_of_the_program_and_the_bound_is_that_of_the_layout(tmp_path: Path) -> None:

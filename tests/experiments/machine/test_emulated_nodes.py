@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from executor.train import program_of
-from experiments.bench.emulated_nodes import find_obstacle, parse, write_mpiexec
 from experiments.jobs.profiling import count_nodes
+from experiments.machine.emulated_nodes import find_obstacle, parse, write_mpiexec
 from strategy.base.errors import InputError
 from strategy.cost.calibrate import read_calibration
 from strategy.cost.measurement import CostKey

@@ -1,6 +1,6 @@
 """Emulated nodes: an mpiexec whose ranks lie on several nodes, which are network namespaces of this machine.
 
-    python -m experiments.bench.emulated_nodes --nodes 2 --gbit-per-s 1 -n 4 sbplan train plan.json
+    python -m experiments.machine.emulated_nodes --nodes 2 --gbit-per-s 1 -n 4 sbplan train plan.json
 
     bridge 10.77.0.254 --+-- eth0 10.77.0.1   node1: half of the ranks, a host name of its own
                          +-- eth0 10.77.0.2   node2: the other half
@@ -41,7 +41,7 @@ _LATENCY = "20ms"
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Arguments of the launcher."""
-    parser = argparse.ArgumentParser(prog="experiments.bench.emulated_nodes", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="experiments.machine.emulated_nodes", description=__doc__, allow_abbrev=False)
     parser.add_argument("--nodes", type=int, default=2, help="how many (default: %(default)s)")
     parser.add_argument("--gbit-per-s", type=float, default=1.0, help="of every cable (default: %(default)s)")
     parser.add_argument("--clock-ahead-s", type=int, default=0, help="of all nodes after the first (default: 0)")
@@ -72,7 +72,7 @@ def write_mpiexec(folder: Path, *, nodes: int = 2, gbit_per_s: float = 1.0, cloc
     """An executable file in `folder` that takes `-n RANKS COMMAND...`, as mpiexec does, for `launch` and for tests."""
     path = folder / "mpiexec"
     options = f"--nodes {nodes} --gbit-per-s {gbit_per_s} --clock-ahead-s {clock_ahead_s}"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} -m experiments.bench.emulated_nodes {options} "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -m experiments.machine.emulated_nodes {options} "$@"\n')
     path.chmod(0o755)
     return path
 
@@ -91,7 +91,7 @@ def launch_on_nodes(args: argparse.Namespace) -> NoReturn:
         obstacle = find_obstacle()
         if obstacle is not None:
             raise EnvironmentLacks(obstacle)
-        me = [sys.executable, "-m", "experiments.bench.emulated_nodes", "--inside", *sys.argv[1:]]
+        me = [sys.executable, "-m", "experiments.machine.emulated_nodes", "--inside", *sys.argv[1:]]
         os.execvp("unshare", [*_alone(), *me])
     agent = _make_nodes(args.nodes, args.gbit_per_s)
     ahead = f"--time --monotonic {args.clock_ahead_s} --fork --kill-child"
