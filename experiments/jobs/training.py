@@ -308,6 +308,7 @@ def _finish(
                 timeline,
                 trainer.program,
                 features_by_action(plan),
+                plan.cost,
                 source=folder.name,
                 steps=range(WARM_UP_STEPS, recorded),
             )

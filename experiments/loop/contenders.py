@@ -134,8 +134,8 @@ def _measured(contender: Contender, folder: Path, *, blocks: int, steps: int) ->
     # The central half of the steps, so that its acts add up to the median step.
     cut = len(undisturbed) // 4
     typical = sorted(undisturbed, key=times.__getitem__)[cut : -cut or None]
-    features = features_by_action(contender.plan)
-    rows = observe(timeline, program_of(contender.plan), features, source=contender.name, steps=set(typical))
+    plan, features = contender.plan, features_by_action(contender.plan)
+    rows = observe(timeline, program_of(plan), features, plan.cost, source=contender.name, steps=set(typical))
     return replace(
         contender,
         samples_s=tuple(times[step] for step in counted),

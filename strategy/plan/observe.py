@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from statistics import fmean, median
 
+from strategy.cost.cost import CostModel
 from strategy.cost.measurement import Features, Measurement
 from strategy.lowering.exchange_buckets import in_buckets
 from strategy.plan.plan import Plan
@@ -24,21 +25,34 @@ def features_by_action(plan: Plan) -> dict[str, Features]:
 
 
 def observe(
-    timeline: Timeline, program: Program, features: Mapping[str, Features], *, source: str, steps: Collection[int]
+    timeline: Timeline,
+    program: Program,
+    features: Mapping[str, Features],
+    cost: CostModel,
+    *,
+    source: str,
+    steps: Collection[int],
 ) -> list[Measurement]:
     """One row per distinct features, over all acts of the given steps (the first ones warm caches and pages).
 
-    Acts of several parts give none: their times do not say what each part took.
+    An act of several parts says what they take together: each is given its share of that by `cost`.
 
     The row is the mean, not the median: a step is the sum of its acts, interruptions included, and so is its mean.
     """
     seconds: dict[Features, list[float]] = {}
     for actor, elapsed_ns in _durations(timeline, program, steps):
         found = features[program.actors[actor].name]
-        if not found.parts:
-            seconds.setdefault(found, []).append(elapsed_ns / 1e9)
+        for part, share in _shares(found, cost):
+            seconds.setdefault(part, []).append(share * elapsed_ns / 1e9)
     rows = [Measurement(found, max(fmean(times), 1e-9), len(times), source) for found, times in seconds.items()]
     return sorted(rows, key=lambda row: (row.features.kind, row.features.space, row.features.nbytes, row.features.flop))
+
+
+def _shares(features: Features, cost: CostModel) -> list[tuple[Features, float]]:
+    """The parts of an act, each with its share of the price."""
+    parts = features.parts or (features,)
+    prices = [max(cost.seconds(part) - cost.act_overhead_s, 1e-12) for part in parts]
+    return [(part, price / sum(prices)) for part, price in zip(parts, prices, strict=True)]
 
 
 def _durations(timeline: Timeline, program: Program, steps: Collection[int]) -> Iterable[tuple[int, int]]:

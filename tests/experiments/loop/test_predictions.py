@@ -67,7 +67,7 @@ def simulated_acts(plan: Plan) -> tuple[tuple[Measurement, ...], float]:
     if plan.plan_hash not in SIMULATED:
         program = program_of(plan)
         found = simulate(program, steps=3)
-        rows = observe(found.timeline, program, features_by_action(plan), source="", steps=range(1, 3))
+        rows = observe(found.timeline, program, features_by_action(plan), plan.cost, source="", steps=range(1, 3))
         SIMULATED[plan.plan_hash] = tuple(rows), found.step_time_s
     return SIMULATED[plan.plan_hash]
 

@@ -25,7 +25,7 @@ def observation(plan: Plan, *, waits: float) -> Observation:
     """A run that goes as the plan's own prices say, but takes `waits` times as long as its acts add up to."""
     program = program_of(plan)
     found = simulate(program, steps=6)
-    rows = observe(found.timeline, program, features_by_action(plan), source="run", steps=range(1, 6))
+    rows = observe(found.timeline, program, features_by_action(plan), plan.cost, source="run", steps=range(1, 6))
     return Observation(plan, rows, 0.0, found.step_time_s * waits)
 
 

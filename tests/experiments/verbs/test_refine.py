@@ -40,7 +40,8 @@ def run_folder(tmp_path: Path, plan_file: Path) -> Path:
     folder.mkdir()
     shutil.copy(plan_file, folder / "plan.json")
     write_measurements(
-        observe(timeline, program, features_by_action(plan), source="run", steps={1}), folder / "measurements.json"
+        observe(timeline, program, features_by_action(plan), plan.cost, source="run", steps={1}),
+        folder / "measurements.json",
     )
     write_timeline(timeline, folder / "timeline.json.gz")
     return folder
