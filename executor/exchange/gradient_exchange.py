@@ -37,7 +37,7 @@ _FIRST_TAG = 1
 _AWAKE_S = 0.02
 """How long a transfer that the program waits for is looked at without a nap in between."""
 _SHORTEST_NAP_S = 1e-4
-_BUSY_NAP_S = 1e-3
+_BUSY_NAP_S = 2e-3
 _WAITING_NAP_S = 5e-4
 _IDLE_NAP_S = 4e-3
 """Naps: the shortest; while a transfer is under way; the longest while others lack what is ready here, and while

@@ -41,9 +41,11 @@ def all_reduce(
     parts = [buffer[begin:end] for begin, end in part_bounds(buffer.size, len(meeting.group))]
     own = parts[meeting.index]
     heard = np.empty((len(parts), own.size), buffer.dtype)
-    receive = [_something(row) for row in heard]
-    yield meeting.transport.exchange(meeting.group, meeting.number, list(map(_something, parts)), receive)
-    combine_rows([row for row, counts in zip(heard, contributing, strict=True) if counts], reduce, own, divisor)
+    send, receive = list(map(_something, parts)), list(map(_something, heard))
+    send[meeting.index] = receive[meeting.index] = None  # what stays here is combined where it lies
+    yield meeting.transport.exchange(meeting.group, meeting.number, send, receive)
+    rows = [*heard[: meeting.index], own, *heard[meeting.index + 1 :]]
+    combine_rows([row for row, counts in zip(rows, contributing, strict=True) if counts], reduce, own, divisor)
     gathered = list(map(_something, parts))
     yield meeting.transport.all_gather(meeting.group, meeting.number, gathered[meeting.index], gathered)
 
@@ -135,17 +137,23 @@ def gather_numbers(meeting: Meeting, mine: int) -> Generator[PendingTransfer, No
 
 
 def combine_rows(rows: Sequence[HostArray], reduce: Reduce, into: HostArray, divisor: int = 1) -> None:
-    """Combine rows in their order, halves in float32, and divide the result; without rows it is zeros."""
+    """Combine rows in their order, halves in float32, and divide the result; without rows it is zeros.
+
+    The rows, one of which may be `into`, are not kept.
+    """
     if not rows:
         into[...] = 0
         return
     wide = np.dtype(np.float32) if into.dtype.itemsize == 2 and into.dtype.kind in "fV" else into.dtype
-    total = rows[0].astype(wide)
-    for row in rows[1:]:
-        _UFUNC[reduce](total, row.astype(wide, copy=False), out=total)
+    total, *others = (row.astype(wide, copy=False) for row in rows)
+    for place, row in enumerate(others, 1):
+        # The last sum is the result; none before it is written over a row that is still to come.
+        is_last = place == len(others) and wide == into.dtype
+        total = _UFUNC[reduce](total, row, out=into if is_last else None if total is into else total)
     if divisor > 1:
         total /= total.dtype.type(divisor)
-    into[...] = total.astype(into.dtype, copy=False)
+    if total is not into:
+        into[...] = total.astype(into.dtype, copy=False)
 
 
 def part_bounds(count: int, parts: int) -> list[tuple[int, int]]:

@@ -149,6 +149,10 @@ class CollectiveStreams:
         return residual
 
     def _packed(self, bucket: FusedBucket) -> HostArray:
+        """Its fragments one behind the other; a single one is reduced where it lies."""
+        (fragment, *others) = bucket.fragments
+        if not others and fragment.listed.tensor is not None:
+            return fragment.listed.tensor.array.reshape(-1)[fragment.begin : fragment.end]
         buffer = np.empty(bucket.count, dtype_called(bucket.key.dtype))
         for fragment, begin, end in _offsets(bucket):
             tensor = fragment.listed.tensor
@@ -158,7 +162,7 @@ class CollectiveStreams:
     def _unpack(self, bucket: FusedBucket, buffer: HostArray) -> None:
         for fragment, begin, end in _offsets(bucket):
             listed = fragment.listed
-            if listed.tensor is not None:
+            if listed.tensor is not None and len(bucket.fragments) > 1:
                 listed.tensor.array.reshape(-1)[fragment.begin : fragment.end] = buffer[begin:end]
             listed.fragments_left -= 1
             if not listed.fragments_left:

@@ -5,6 +5,7 @@
     compute         matrix products, a share for every gradient
     communication   all gradients announced at once
     serial          one after the other
+    ahead           all gradients announced, then the products: what the exchange takes from these
     ours            several streams, gradients announced as they are computed, at several bucket sizes
     rival           the same with one stream, as Horovod's first releases have it, at its bucket sizes
 
@@ -130,6 +131,7 @@ def time_streams(comm: MPI.Intracomm, blocks: int, progress: Callable[[str], Non
         "compute": (None, lambda exchange: trials.compute()),
         "communication": (first, lambda exchange: _announce_all(exchange, trials.gradients)),
         "serial": (first, _one_after_the_other(trials)),
+        "ahead": (first, _ahead(trials)),
     }
     sides = dict.fromkeys(jobs, "")
     for streams, fusion in OURS:
@@ -166,6 +168,16 @@ def _one_after_the_other(trials: _Trials) -> Callable[[GradientExchange], object
     def act(exchange: GradientExchange) -> None:
         trials.compute()
         _announce_all(exchange, trials.gradients)
+
+    return act
+
+
+def _ahead(trials: _Trials) -> Callable[[GradientExchange], object]:
+    def act(exchange: GradientExchange) -> None:
+        for name, array in trials.gradients.items():
+            exchange.announce(name, array)
+        trials.compute()
+        exchange.finish_step()
 
     return act
 

@@ -53,7 +53,7 @@ _NAP_SHARE = 0.04
 _LONGEST_NAP_NS = 1_000_000
 _POLL_NAP_S = 0.0005
 _CALL_NBYTES = 16 * 2**10
-_MOST_CALLS = 64
+_MOST_CALLS = 32
 """Of a message, what a call may move; and how many calls are one look at most."""
 _SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+")
 

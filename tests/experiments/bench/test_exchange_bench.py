@@ -11,6 +11,7 @@ TRIALS = [
     TrialTimes("compute", "", (0.4, 0.5, 9.0)),
     TrialTimes("communication", "", (0.2, 0.2, 0.3)),
     TrialTimes("serial", "", (0.7, 0.7, 0.7)),
+    TrialTimes("ahead", "", (0.54, 0.54, 0.6)),
     TrialTimes("two streams", "ours", (0.56, 0.56, 0.1)),
     TrialTimes("four streams", "ours", (0.8, 0.8, 0.8)),
     TrialTimes("64 bytes", "rival", (0.7, 0.7, 0.2)),
@@ -23,6 +24,7 @@ def test_shares_are_of_medians_and_each_side_is_at_its_best() -> None:
     assert (found["ours"], found["rival"]) == ("two streams", "64 bytes")
     assert found["hidden_share"] == pytest.approx((0.7 - 0.56) / 0.2)
     assert found["rival_over_ours"] == pytest.approx(0.7 / 0.56)
+    assert found["slowdown"] == pytest.approx(0.04 / 0.2 / (1 - 0.04 / 0.2))
 
 
 def test_eight_sizes_of_the_rival_and_the_tensors_of_an_encoder() -> None:
@@ -42,6 +44,9 @@ def test_the_simulator_takes_the_link_as_it_is_and_hides_what_fits() -> None:
     assert 0.6 < found["ours_s"] <= found["rival_s"] * 1.001
     assert found["ours_s"] < 0.6 + 0.3 * wire_s
     assert 0.7 < found["hidden_share"] < 1
+    slowed = simulated(nbytes, [size // 1000 + 1 for size in nbytes], 0.6, 1.0, slowdown=0.25)
+    lost_s = wire_s * 0.25 / 1.25
+    assert slowed["ours_s"] == pytest.approx(found["ours_s"] + lost_s, abs=0.3 * lost_s)
     slower = simulated(nbytes, [1] * len(nbytes), 0.6, 0.5)
     assert slower["communication_s"] == pytest.approx(2 * found["communication_s"], rel=0.1)
 
