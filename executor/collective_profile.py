@@ -32,7 +32,7 @@ from strategy.sbp.tensor import TensorSpec, box_shape
 SAMPLES = 7
 WARM_UPS = 2
 COLLECTIVE_ROWS = (64, 1024, 16384, 131072)
-"""Rows of 16 float32 that collectives are timed on: 4 KiB to 8 MiB."""
+"""Rows of 16 float32 that collectives are timed on: 4 KiB to 8 MiB; before these a row of each rank, for latency."""
 
 _CHANGES: tuple[tuple[ActKind, NdSbp, NdSbp], ...] = (
     (ActKind.ALL_REDUCE, (P,), (B,)),
@@ -76,7 +76,7 @@ def collective_samples(cluster: Cluster) -> list[CollectiveSample]:
     numbers = itertools.count()
     samples = []
     for groups in node_and_peer_groups(cluster):
-        for rows in COLLECTIVE_ROWS:
+        for rows in (len(groups[0]), *COLLECTIVE_ROWS):
             spec = TensorSpec((rows, 16))
             samples += [_step_sample(cluster, spec, change, groups, numbers) for change in _CHANGES]
             samples.append(_transfer_sample(cluster, spec, groups, numbers))

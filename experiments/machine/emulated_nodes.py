@@ -6,9 +6,10 @@
                          +-- eth0 10.77.0.2   node2: the other half
 
 Each cable has a token bucket at both ends, so that what leaves or reaches a node goes at the given rate and no faster.
-Everything lies in namespaces that the launcher is alone in: nothing of the machine changes, and nothing is left behind
-when its last process ends, however it ends. The clocks of the nodes after the first can be set ahead, as the clocks of
-real nodes differ. Linux with iproute2 and util-linux, MPICH; as root, or where users may make namespaces.
+Nodes have cores of their own, an even share of this machine's, as far as there are any. Everything lies in namespaces
+that the launcher is alone in: nothing of the machine changes, and nothing is left behind when its last process ends,
+however it ends. The clocks of the nodes after the first can be set ahead, as the clocks of real nodes differ. Linux
+with iproute2 and util-linux, MPICH; as root, or where users may make namespaces.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from typing import NoReturn
 from executor.supervision.environment import find_mpiexec
 from strategy.base.errors import EnvironmentLacks, InputError
 
-_TOOLS = ("ip", "tc", "unshare")
+_TOOLS = ("ip", "tc", "unshare", "taskset")
 _AGENT = """#!/bin/sh
 # Stands in for ssh: [options] HOST COMMAND... becomes COMMAND on the node that has this address.
 while [ "${1#-}" != "$1" ]; do shift; done
 node=node${1##*.}
 shift
 [ "$node" = node1 ] || clock="$CLOCK"
-exec ip netns exec "$node" unshare --uts $clock sh -c "hostname $node; $*"
+exec ip netns exec "$node" taskset --cpu-list "$(cat /run/$node.cores)" unshare --uts $clock sh -c "hostname $node; $*"
 """
 _BURST = "256kb"
 _LATENCY = "20ms"
@@ -118,7 +119,8 @@ def _make_nodes(nodes: int, gbit_per_s: float) -> Path:
     _run("ip addr add 10.77.0.254/24 dev br0")
     _run("ip link set br0 up")
     bucket = f"root tbf rate {gbit_per_s * 1e3:.0f}mbit burst {_BURST} latency {_LATENCY}"
-    for node in range(1, nodes + 1):
+    for node, cores in enumerate(share_out(sorted(os.sched_getaffinity(0)), nodes), 1):
+        Path(f"/run/node{node}.cores").write_text(",".join(map(str, cores)))
         _run(f"ip netns add node{node}")
         _run(f"ip link add port{node} type veth peer name eth0 netns node{node}")
         _run(f"ip link set port{node} master br0 up")
@@ -131,6 +133,13 @@ def _make_nodes(nodes: int, gbit_per_s: float) -> Path:
     agent.write_text(_AGENT)
     agent.chmod(0o755)
     return agent
+
+
+def share_out(cores: Sequence[int], nodes: int) -> list[Sequence[int]]:
+    """The cores of every node; all of them where there are fewer than nodes."""
+    if len(cores) < nodes:
+        return [cores] * nodes
+    return [cores[len(cores) * node // nodes : len(cores) * (node + 1) // nodes] for node in range(nodes)]
 
 
 def _run(command: str) -> None:

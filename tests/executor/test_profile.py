@@ -49,5 +49,5 @@ def test_bytes_that_seem_free_are_measured_anew(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_bytes_that_stay_free_are_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RunError, match=r"transfer@intra does not grow with its bytes \(4096 bytes in .*quiet"):
+    with pytest.raises(RunError, match=r"transfer@intra does not grow with its bytes \(128 bytes in .*quiet"):
         profiled(monkeypatch, loaded=TRIES + 1)

@@ -13,7 +13,7 @@ import pytest
 
 from executor.train import program_of
 from experiments.jobs.profiling import count_nodes
-from experiments.machine.emulated_nodes import find_obstacle, parse, write_mpiexec
+from experiments.machine.emulated_nodes import find_obstacle, parse, share_out, write_mpiexec
 from strategy.base.errors import InputError
 from strategy.cost.calibrate import read_calibration
 from strategy.cost.measurement import CostKey
@@ -37,6 +37,14 @@ def two_nodes(folder: Path, gbit_per_s: float = 1.0) -> Path:
     if reason := obstacle():
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     return write_mpiexec(folder, gbit_per_s=gbit_per_s, clock_ahead_s=AHEAD_S)
+
+
+@pytest.mark.parametrize(
+    ("cores", "nodes", "expected"),
+    [((0, 1), 2, [(0,), (1,)]), ((4, 5, 8, 9, 12), 2, [(4, 5), (8, 9, 12)]), ((3,), 2, [(3,), (3,)])],
+)
+def test_nodes_have_cores_of_their_own(cores: tuple[int, ...], nodes: int, expected: list[tuple[int, ...]]) -> None:
+    assert share_out(cores, nodes) == expected
 
 
 def test_the_link_is_as_slow_as_it_was_asked_to_be(tmp_path: Path) -> None:
