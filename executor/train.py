@@ -21,12 +21,13 @@ from executor.data.text import Corpus
 from executor.runtime.acts import Load
 from executor.runtime.bitwise import summation_order
 from executor.runtime.finiteness import NonFinite, is_finite
+from executor.runtime.hooks import Hooks
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.issuing import AHEAD
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.transport.base import Transport
 from executor.runtime.tree_sums import summation_nbytes
-from executor.runtime.worker import Hooks, Worker
+from executor.runtime.worker import Worker
 from strategy.base.errors import EnvironmentLacks, InputError, PlanError, present
 from strategy.base.units import format_bytes
 from strategy.graph.graph import Role, Value, deciding_op

@@ -194,7 +194,7 @@ def run_on_threads(
 
 
 def hooks(reports: list[Array]) -> Any:
-    from executor.runtime.worker import Hooks
+    from executor.runtime.hooks import Hooks
 
     return Hooks(on_step=lambda step, told: reports.append(told[REPORT]))
 

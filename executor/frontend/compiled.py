@@ -12,11 +12,12 @@ from executor.frontend.agreement import agree_on, agree_on_parts, digest_of, sha
 from executor.frontend.global_tensor import GlobalTensor
 from executor.frontend.traced import TracedGraph, mapped
 from executor.frontend.world import World
+from executor.runtime.hooks import Hooks
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.kernels.numpy import NumpyKernels
 from executor.runtime.step_reports import Reports
 from executor.runtime.transport.base import lanes_of
-from executor.runtime.worker import Hooks, Worker
+from executor.runtime.worker import Worker
 from strategy.base.errors import InputError, present
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Role

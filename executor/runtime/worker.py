@@ -4,13 +4,15 @@ Compute runs inline, one act at a time. Movements between ranks are started and 
 many of them under way as it has communication streams. Of several streams that could go on, communication goes
 first, for others may wait for it; then static streams, in program order; then dynamic ones, by priority.
 
+Where messages move only while they are asked after, a companion does that beside an act that computes (`companion`).
+
 On a device with streams acts are issued in the order of the rank's launch list instead, ahead of what the device has
 done (`executor.runtime.issuing`); it is the device that has several of them under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -20,17 +22,20 @@ import numpy as np
 
 from executor.runtime.acts import ActBinder, Load, Run, host_piece, memory
 from executor.runtime.bitwise import SummationOrder
+from executor.runtime.companion import Companion
 from executor.runtime.finiteness import FinitenessProbe, NonFinite
+from executor.runtime.hooks import Hooks
 from executor.runtime.issuing import AHEAD, HandedAct, IssuedAct, Issuer
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.pieces import Requests
 from executor.runtime.registers import Registers
-from executor.runtime.step_reports import Reports, StepReports
+from executor.runtime.step_reports import StepReports
 from executor.runtime.transport.base import HostArray, PeerError, PendingTransfer, Transport
+from executor.runtime.urgency import by_urgency, communicates
 from strategy.base.errors import EnvironmentLacks, InternalError, PlanError, RankFault, present
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Array, OpDef
-from strategy.program.program import Program
+from strategy.program.program import ActKind, Program
 from strategy.program.protocol import Act, Protocol
 from strategy.sbp.ragged import Rows
 
@@ -40,23 +45,6 @@ Record = tuple[int, int, int, tuple[int, ...], tuple[int, ...], int, int, int]
 That clock is the node's monotonic clock: records of the processes of a node compare. An act is *ready* when its
 credits suffice and its stream is idle; the wait until it starts is the host's.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What a worker calls; each must be cheap.
-
-    Attributes:
-        on_act: before each act, with (actor, number since the start of the training): a heartbeat.
-        on_step: after the last act of a step on this rank, with (step, reports).
-        on_wait: when nothing has happened on this rank for a second, with what it waits for.
-        delay: seconds to sleep before an act; tests shuffle timing with it.
-    """
-
-    on_act: Callable[[int, int], None] | None = None
-    on_step: Callable[[int, Reports], None] | None = None
-    on_wait: Callable[[str], None] | None = None
-    delay: Callable[[int, int], float] | None = None
 
 
 @dataclass(slots=True)
@@ -161,7 +149,7 @@ class Worker:
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
         self._first_act = [first_step * acts for acts in self._acts_per_step]
-        self._order = _by_urgency(program, self.protocol.streams)
+        self._order = by_urgency(program, self.protocol.streams)
         self._heads: list[int | None] = [None] * len(program.streams)
         self._ready_ns = [0] * len(program.streams)
         self._flights: list[_Flight] = []
@@ -170,6 +158,12 @@ class Worker:
         steps_ahead = 1 if self.issuer is None else self.issuer.laps
         self._reports = StepReports(program, self.registers, kernels, reports, steps_ahead)
         self._current = (0, 0)
+        self._computes = [actor.kind is ActKind.COMPUTE for actor in program.actors]
+        self._speaking = [stream for stream in self._order if communicates(program, stream)]
+        listens = self.issuer is None and transport.waits_for_calls and bool(self._speaking)
+        self._companion = Companion(self._go_on_beside) if listens else None
+        self._ended: list[int] = []
+        self._is_beside = False
 
     def run(self, *, steps: int) -> None:
         """Go on for `steps` more steps, and return when all their acts are done.
@@ -191,7 +185,7 @@ class Worker:
         self._look(self.protocol.streams, perf_counter_ns())
         try:
             # What is not finite is the graph's business: its verdict on the step, and the loss that it reports.
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"), self._companion or nullcontext():
                 self._drive()
                 if self.issuer is not None:
                     self.issuer.join()
@@ -318,13 +312,34 @@ class Worker:
         """Issue an act and run it, or start its movements."""
         act, number, run = self._issue(actor, stream)
         start_ns = perf_counter_ns()
-        requests = run(number) if self.issuer is None else self._on_host(act, run, number)
+        if self._companion is not None and self._flights and self._computes[actor]:
+            requests = self._companion.beside(partial(run, number))
+            self._current = (actor, act.number)
+        else:
+            requests = run(number) if self.issuer is None else self._on_host(act, run, number)
         if requests is None:
             self._end(act, self._ready_ns[stream], start_ns, perf_counter_ns())
             return
         flight = _Flight(act, self._ready_ns[stream], start_ns, requests)
         self._flights.append(flight)
         self._advance(flight)
+
+    def _go_on_beside(self) -> None:
+        """Go on with messages while an act computes, which is not this thread's; steps end where that one is."""
+        self._is_beside = True
+        while self._poll() | self._speak():
+            pass
+        self._is_beside = False
+
+    def _speak(self) -> bool:
+        """Begin an act of a stream of communication that has one ready; whether there was any."""
+        for stream in self._speaking:
+            actor = self._heads[stream]
+            if actor is not None:
+                self._heads[stream] = None
+                self._begin(actor, stream)
+                return True
+        return False
 
     def _issue(self, actor: int, stream: int) -> tuple[Act, int, Run]:
         """The next act of an actor, its number in the training, and what runs it."""
@@ -429,7 +444,11 @@ class Worker:
         self._look(self.protocol.done(act), end_ns)
         self._left[step] -= 1
         if not self._left[step]:
-            self._finish(step)
+            self._ended.append(step)
+        if self._ended and not self._is_beside:
+            for ended in self._ended:
+                self._finish(ended)
+            self._ended.clear()
 
     def _look(self, streams: Sequence[int], now_ns: int) -> None:
         """See which streams may go on since `now_ns`. A head that is ready stays ready until it is issued."""
@@ -474,16 +493,6 @@ class Worker:
     def _fault(self, actor: int, number: int, reason: str) -> RankFault:
         step = (self._first_act[actor] + number) // self._acts_per_step[actor] + 1
         return RankFault(self.rank, self.program.actors[actor].name, step, reason)
-
-
-def _by_urgency(program: Program, streams: Sequence[int]) -> list[int]:
-    """Streams of communication alone, then static, then dynamic ones."""
-
-    def urgency(stream: int) -> tuple[bool, bool, int]:
-        communicates = all(program.actors[actor].kind.is_communication for actor in program.streams[stream].sequence)
-        return (not communicates, program.streams[stream].dynamic, stream)
-
-    return sorted(streams, key=urgency)
 
 
 def _actors(program: Program, stream: int) -> set[int]:

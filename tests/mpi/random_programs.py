@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 from mpi4py import MPI
 
+from executor.runtime.hooks import Hooks
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.transport.base import lanes_of
 from executor.runtime.transport.mpi import MpiTransport
-from executor.runtime.worker import Hooks, Worker
+from executor.runtime.worker import Worker
 from strategy.graph.graph import Graph
 from strategy.program.program import Program
 from tests.support.random_programs import coverage, random_program

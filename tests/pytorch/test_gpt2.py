@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from executor.op_validation.pieces import join
+from executor.runtime.hooks import Hooks
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.step_reports import Reports
-from executor.runtime.worker import Hooks, Worker
+from executor.runtime.worker import Worker
 from executor.train import program_of
 from strategy.graph.graph import Role
 from strategy.graph.ops import REGISTRY

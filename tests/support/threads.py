@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from executor.runtime.acts import Load
+from executor.runtime.hooks import Hooks
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.transport.base import lanes_of
 from executor.runtime.transport.loopback import LoopbackHub, Tamper, faithfully
-from executor.runtime.worker import Hooks, Worker
+from executor.runtime.worker import Worker
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import OpDef
 from strategy.program.program import Program

@@ -84,6 +84,9 @@ class Transport(Protocol):
     bytes_sent: dict[str, int]
     """Bytes handed over to other ranks, per movement: "exchange", "all_gather" and "send"."""
 
+    waits_for_calls: bool
+    """Whether a movement goes on only while its `test` is called, and another thread may do that in turn."""
+
     in_stream_order: bool
     """Whether it moves arrays of a device by what it orders on the current stream; else the host asks and waits.
 

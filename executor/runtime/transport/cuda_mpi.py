@@ -34,6 +34,7 @@ class CudaMpiTransport:
         wait: waits until the current stream has done all that it was given.
     """
 
+    waits_for_calls = False
     in_stream_order = False
     takes_device = True
     reduces = False

@@ -252,6 +252,7 @@ class LoopbackHub:
 class LoopbackTransport:
     """See `executor.runtime.transport.base.Transport`."""
 
+    waits_for_calls = False
     in_stream_order = False
     takes_device = False
     reduces = False

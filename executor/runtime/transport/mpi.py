@@ -142,6 +142,7 @@ class MpiTransport:
         from mpi4py import MPI
 
         self._mpi = MPI
+        self.waits_for_calls = MPI.Query_thread() >= MPI.THREAD_SERIALIZED  # and may be called by two threads in turn
         self._comm = comm.Dup()
         self.rank = comm.rank
         self.size = comm.size

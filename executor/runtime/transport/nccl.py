@@ -69,6 +69,7 @@ class NcclTransport:
         cuda: `cupy.cuda`, which knows the current stream.
     """
 
+    waits_for_calls = False
     in_stream_order = True
     takes_device = True
     reduces = True

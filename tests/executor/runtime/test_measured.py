@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from executor.runtime.hooks import Hooks
 from executor.runtime.measured import measured_timeline
-from executor.runtime.worker import Hooks
 from strategy.graph.graph import Graph
 from strategy.program.timeline import by_stream
 from tests.executor.programs import load

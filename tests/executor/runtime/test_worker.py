@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 
+from executor.runtime.hooks import Hooks
 from executor.runtime.kernels.base import Kernels, open_kernels
 from executor.runtime.kernels.numpy import NumpyKernels
 from executor.runtime.step_reports import Reports
 from executor.runtime.transport.base import HostArray, PeerError, Transport, lanes_of
 from executor.runtime.transport.loopback import SentMessage
-from executor.runtime.worker import Hooks, Worker
+from executor.runtime.worker import Worker
 from strategy.base.errors import PlanError, RankFault, RunError
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Call
