@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from executor.supervision.environment import find_mpiexec
 from executor.supervision.heartbeat import Beat, read_heartbeats
@@ -114,6 +115,29 @@ class Job:
                 continue
         return found
 
+    def _rest(self, timeout_s: float) -> tuple[str, str]:
+        """What is left to be read of both streams, to their ends; `communicate` loses what a line's read brought along.
+
+        Raises:
+            subprocess.TimeoutExpired: they have not ended.
+        """
+        streams = {"stdout": self.process.stdout, "stderr": self.process.stderr}
+        found: dict[str, str] = {}
+
+        def read(name: str, stream: IO[str] | None) -> None:
+            found[name] = stream.read() if stream is not None else ""
+
+        threads = [threading.Thread(target=read, args=one, daemon=True) for one in streams.items()]
+        deadline_s = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            raise subprocess.TimeoutExpired(self.process.args, timeout_s)
+        self.process.wait(timeout=max(1.0, deadline_s - time.monotonic()))
+        return found["stdout"], found["stderr"]
+
     def wait(self, *, timeout_s: float = 120.0) -> Ended:
         """Until the end of the job and of all its processes.
 
@@ -121,7 +145,7 @@ class Job:
             AssertionError: a process is left.
         """
         try:
-            stdout, stderr = self.process.communicate(timeout=timeout_s)
+            stdout, stderr = self._rest(timeout_s)
         finally:
             self.process.kill()
         ended = Ended(self.process.returncode, "".join(self._lines) + stdout, stderr, time.monotonic() - self._begin_s)
