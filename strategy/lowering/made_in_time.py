@@ -1,11 +1,14 @@
 """Made in time: what computation makes of gathered parameters once per step comes right before what reads it.
 
 A cast of what was gathered waits for that. At the start of a step it would hold up the first chunk until all parameters
-of the stage are there, those of its last lap too. What is gathered again, of the cast or on another level of links, is
-so a layer ahead: at the start it would hold up what the first chunk gathers on the same links.
+of the stage are there, those of its last lap too. What is gathered again of the cast is so a layer ahead, and then all
+that is gathered again is: at the start it would hold up what comes of the first cast on the same links.
 
     compute       | cast 1  f1 | cast 2  f2 | cast 3  f3        f1, f2, f3   forward passes of laps
     inter data    gather 1 | gather 2 | gather 3
+
+Where nothing is gathered of a cast, what is gathered again stays right behind what it is made of: behind all of the
+prologue, the first parameter would be there when the last one is.
 """
 
 from __future__ import annotations
@@ -71,7 +74,20 @@ def _waiting(actions: Sequence[Action], prologue: Sequence[int]) -> list[int]:
     for index in reversed(found):
         if not sent.isdisjoint(actions[index].writes):
             sent.update(actions[index].reads)
-    return [index for index in found if sent.isdisjoint(actions[index].writes)]
+    kept = [index for index in found if sent.isdisjoint(actions[index].writes)]
+    computed = _made_of_computed(actions, kept)
+    return kept if any(_moves(actions[index]) for index in computed) else computed
+
+
+def _made_of_computed(actions: Sequence[Action], found: Sequence[int]) -> list[int]:
+    """What computes, of some actions in order, and what reads that in turn."""
+    made, computed = set[int](), list[int]()
+    for index in found:
+        action = actions[index]
+        if not _moves(action) or not made.isdisjoint(action.reads):
+            made.update(action.writes)
+            computed.append(index)
+    return computed
 
 
 def _moves(action: Action) -> bool:

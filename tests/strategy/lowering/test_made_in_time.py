@@ -61,6 +61,20 @@ def test_what_is_gathered_of_a_cast_is_so_a_layer_ahead() -> None:
     assert drawn(actions, [[0, 1, 2], [3], [4], [5]], [0, 1, 2, 3], layers) == "g | f1 | cast again f2 | f3"
 
 
+def test_what_is_gathered_in_two_steps_stays_where_it_is() -> None:
+    """On one stream: the first parameter is not behind the first steps of all others."""
+    actions = [
+        gather("g1", (0,), (1,)),
+        gather("again1", (1,), (2,)),
+        gather("g2", (3,), (4,)),
+        gather("again2", (4,), (5,)),
+        act("f1", (2,), (6,)),
+        act("f2", (5, 6), (7,)),
+    ]
+    layers = [None, None, None, None, 0, 1]
+    assert drawn(actions, [[0, 1, 2, 3], [4, 5]], [0, 1], layers) == "g1 again1 g2 again2 | f1 f2"
+
+
 def test_what_is_gathered_again_does_not_hold_up_what_is_gathered_of_a_cast() -> None:
     """Both on one stream inside nodes: of all laps, the first would wait until the last has come from other nodes."""
     actions = [
