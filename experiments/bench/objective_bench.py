@@ -68,7 +68,7 @@ def measured(problems: Iterator[PinnedProblem], time_limit_s: float) -> Measured
             problem.request.devices,
             claims.objective_s,
             claims.step_time_s,
-            differences_s(plan.priced, simulator.by_time_s[claims.step_time_s]),
+            differences_s(plan.priced, simulator.of(plan)),
             problem.covers,
             time.monotonic() - begin,
         )

@@ -73,6 +73,12 @@ class KeptSimulations:
         self.by_time_s[found.step_time_s] = found
         return SimulatedStep(found.step_time_s, min(found.busiest_s, found.step_time_s))
 
+    def of(self, plan: Plan) -> Simulation:
+        """A plan's simulation; where another process had it, once more."""
+        if plan.claims.step_time_s not in self.by_time_s:
+            self(program_of(plan, plan.cost))
+        return self.by_time_s[plan.claims.step_time_s]
+
 
 def program_of(plan: Plan, cost: CostModel, *, folds: bool = True) -> Program:
     """The plan's program, priced by its own constants or by others; `folds`, where ranks may stand for others.

@@ -137,7 +137,7 @@ def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) ->
         except OutOfTimeError:
             failures.append(f"{what}: no plan within {time_limit_s:g} s")
         else:
-            return _priced(plan, laid_out, simulator.by_time_s[plan.claims.step_time_s], one.framework, fitted)
+            return _priced(plan, laid_out, simulator.of(plan), one.framework, fitted)
         return None
 
     ours = priced("ours", lambda simulator: (_searched(free, simulator, time_limit_s), SEARCHED))

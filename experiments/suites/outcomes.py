@@ -45,9 +45,8 @@ def outcome(experiment: Experiment, folder: Path) -> Summary:
 def _search(experiment: SearchExperiment, folder: Path) -> Summary:
     from experiments.planning.answer import document
     from experiments.planning.pins import pins_of
-    from experiments.planning.prices import KeptSimulations, program_of
+    from experiments.planning.prices import KeptSimulations
     from experiments.planning.settings import read_training
-    from simulator.simulate import simulate
     from strategy.base.budget import Budget
     from strategy.cost.cost import CostModel
     from strategy.hardware.presets import find_cluster
@@ -71,9 +70,7 @@ def _search(experiment: SearchExperiment, folder: Path) -> Summary:
         return given | {"status": "limit", "why": str(error)}
     write_plan(found.plan, folder / "plan.json")
     said = document(found, Path("plan.json"), None, search_time_s=found.search_time_s)
-    simulated = kept.by_time_s.get(found.plan.claims.step_time_s)
-    if simulated is None:  # by a process of its own
-        simulated = simulate(program_of(found.plan, found.plan.cost))
+    simulated = kept.of(found.plan)
     return given | {
         **{key: said[key] for key in KEPT_OF_SEARCH},
         "peak_memory_bytes": max(found.plan.claims.peak_memory_bytes),
