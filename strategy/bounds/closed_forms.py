@@ -28,6 +28,7 @@ from strategy.bounds.point import (
     MESSAGES,
     MICRO,
     MICRO_OVERLAPPED,
+    MICRO_WAITED,
     OF_STEP,
     PARTS,
     SAVED,
@@ -244,7 +245,8 @@ def least_times(work: LeastSeconds, layers: int, *, free: bool = False) -> Float
 def all_of_micro_batch(layers: int) -> FloatArray:
     """(SIZE,): the weights of all that a micro-batch takes."""
     weights = np.zeros(SIZE)
-    weights[MICRO] = np.tile([1.0, layers - 2, 1.0], 3)
+    for each in (MICRO, MICRO_WAITED):
+        weights[each] = np.tile([1.0, layers - 2, 1.0], 3)
     return weights
 
 

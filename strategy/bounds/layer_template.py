@@ -44,7 +44,7 @@ from strategy.layout.gradient_exchange import exchanged
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.parameter_gathers import of_parameters
-from strategy.layout.step_times import OVERLAPPED
+from strategy.layout.step_times import OVERLAPPED, WAITED
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.weight_gradients import defer_weight_gradients
@@ -168,7 +168,11 @@ def sums_alone(wanted: Callable[[Op], SbpFilter] | None) -> Callable[[Op], SbpFi
     return of
 
 
-_PUT_OFF = {"backward_ns": "weight_ns", OVERLAPPED["backward_ns"]: OVERLAPPED["weight_ns"]}
+_PUT_OFF = {
+    "backward_ns": "weight_ns",
+    OVERLAPPED["backward_ns"]: OVERLAPPED["weight_ns"],
+    WAITED["backward_ns"]: WAITED["weight_ns"],
+}
 """Where gradients of weights count that are a pass of their own."""
 
 

@@ -81,7 +81,4 @@ def _by_stages_ns(work: LeastWork, config: PlanConfig) -> int:
     for place, (run, end) in enumerate(zip(runs, ends, strict=True)):
         stage, lap = at_position(config.schedule, config.pp, place)
         times[:, stage, lap] = layers[:, end - run : end].sum(1)
-    messages, once = np.zeros(len(runs) - 1, np.int64), np.zeros(config.pp, np.int64)
-    forward, backward, weight = times
-    found = PipelineTimes(forward, backward, weight, messages, messages, once, once, once)
-    return makespan_ns(config.schedule, config.num_micro_batches, found)
+    return makespan_ns(config.schedule, config.num_micro_batches, PipelineTimes.of_passes(*times))

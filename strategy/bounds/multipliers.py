@@ -18,7 +18,18 @@ import numpy as np
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import BYTES, MESSAGES, MICRO, MICRO_OVERLAPPED, MOVED, PARTS, SIZE, TIMES, FloatArray
+from strategy.bounds.point import (
+    BYTES,
+    MESSAGES,
+    MICRO,
+    MICRO_OVERLAPPED,
+    MICRO_WAITED,
+    MOVED,
+    PARTS,
+    SIZE,
+    TIMES,
+    FloatArray,
+)
 from strategy.layout.config import PlanConfig
 from strategy.layout.step_times import TICKS, Overlap
 from strategy.space.short_model import MIDDLE
@@ -151,7 +162,7 @@ def _most_ns(config: PlanConfig, layers: int, bound_ns: int) -> FloatArray:
         return np.full(TIMES.stop, float(MOST_NS))
     found = np.full(TIMES.stop, float(min(MOST_NS, TICKS * (bound_ns + 1) // share)))
     often = config.num_micro_batches * parts_at(config, layers).sum(1).max(0)
-    for passes in (MICRO, MICRO_OVERLAPPED):
+    for passes in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED):
         at = found[passes].reshape(-1, PARTS)
         found[passes] = np.minimum(at, (bound_ns + 1) // np.maximum(often, 1) + 1).ravel()
     return found

@@ -26,7 +26,6 @@ from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateCut
 from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
-from strategy.layout.step_times import Overlap
 from strategy.space.candidates import listed
 from strategy.space.request import Request
 from strategy.space.short_model import shortened
@@ -238,7 +237,7 @@ def proved_of(
         got, expected = f"{len(multipliers.known)} ways to treat layers", f"{len(ways)}"
         raise CertificateError("not of every way", where=where, got=got, expected=expected)
     bounded = [_priced(forms, known, cuts, way, where) for way, known in zip(ways, multipliers.known, strict=True)]
-    limit_bytes, overlap = forms.request.memory_limit_bytes, Overlap.of(forms.request.cost.cluster)
+    limit_bytes, overlap = forms.request.memory_limit_bytes, forms.request.overlap_of(config)
     return proved_ns(multipliers, config, layers, limit_bytes, bounded, overlap, bound_ns)
 
 

@@ -24,6 +24,7 @@ from strategy.bounds.point import (
     DEFERRED,
     HELD,
     MICRO,
+    MICRO_WAITED,
     MOVED,
     OF_MICRO_BATCH,
     PARTS,
@@ -154,7 +155,7 @@ def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
 
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
     """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
-    following = MICRO, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD, AT_WORK
+    following = MICRO, MICRO_WAITED, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD, AT_WORK
     return following if config.zero_stage == 3 else (*following, HELD, AHEAD)
 
 
@@ -168,8 +169,8 @@ def restricted(numbers: FloatArray, coordinates: Sequence[slice]) -> FloatArray:
 
 def _gathers_first(weights: FloatArray) -> bool:
     """Whether it costs no more to gather parameters once, ahead of all micro-batches, than in each of them."""
-    forward, before, gathers, first = (
+    forward, before, gathers, first, waited = (
         weights[time_at(name, 0) :][:PARTS]
-        for name in ("forward_ns", "before_ns", "forward_overlapped_ns", "before_overlapped_ns")
+        for name in ("forward_ns", "before_ns", "forward_overlapped_ns", "before_overlapped_ns", "forward_waited_ns")
     )
-    return bool((forward >= before).all() and (gathers >= first).all())
+    return bool((forward >= before).all() and (waited >= before).all() and (gathers >= first).all())

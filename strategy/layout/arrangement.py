@@ -39,7 +39,7 @@ class Pipeline:
 
     `overlaps`: whether collectives run beside computation; `laps`: how often a micro-batch passes all stages;
     `bucket_bytes` and `exchange_streams`: how gradients are exchanged together (see `PlanConfig`), which the program
-    follows, and no lifetime.
+    follows, and no lifetime; `shared_ticks`: what collectives that are waited for take from those beside computation.
     """
 
     num_micro_batches: int
@@ -48,6 +48,7 @@ class Pipeline:
     laps: int = 1
     bucket_bytes: int = 0
     exchange_streams: int = 1
+    shared_ticks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,14 +298,15 @@ class Lifetimes:
     def when(self, name: str, home: int, stage: int, *, at: int) -> tuple[Phase, int]:
         """(phase, lap) in which a conversion from stage `home` to a copy on `stage` runs on `at`, which is one of them.
 
-        What is converted once per step runs before the first chunk or after the last.
+        What is converted once per step runs before the first chunk or after the last, for a lap.
         """
         producer = self.graph.producer.get(name)
+        if self.graph.values[name].rate is Rate.STEP:
+            derived = producer is None or all(self.graph.values[read].rate is Rate.STEP for read in producer.inputs)
+            phase = Phase.FORWARD if producer is None else producer.phase if derived else Phase.UPDATE
+            return phase, self.stages.lap_of(owner_of(self.graph, name).name)
         if producer is None:
             return Phase.FORWARD, 0
-        if self.graph.values[name].rate is Rate.STEP:
-            derived = all(self.graph.values[read].rate is Rate.STEP for read in producer.inputs)
-            return (producer.phase if derived else Phase.UPDATE), 0
         departs = at != stage or (at == home and self.early(name))
         leg = self.leg(producer) if departs else self.first_leg(name, stage)
         return leg.phase, leg.lap
@@ -313,6 +315,14 @@ class Lifetimes:
         """When a value that leaves its stage is sent: after its producer; a variable, at its first use."""
         producer = self.graph.producer.get(name)
         return self.time_of[producer.name] if producer is not None else 0
+
+
+def owner_of(graph: Graph, value: str) -> Op:
+    """Whom conversions of a value are made for: its first reader, but its writer where the update alone reads it."""
+    readers, producer = graph.consumers[value], graph.producer.get(value)
+    if producer is not None and (not readers or all(reader.phase is Phase.UPDATE for reader in readers)):
+        return producer
+    return readers[0]
 
 
 def held_by_conversion(

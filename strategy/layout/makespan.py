@@ -7,6 +7,10 @@ the stage is free:
 
 What slows down the last backward pass of a lap delays, besides what comes after it there, the message that it sends.
 
+Beside chunks a stage gathers parameters, without which the first chunk of a lap does not end, and exchanges gradients:
+those of a lap from the last chunk of that lap on, one after the other. What goes on beside later chunks goes behind
+that, and each of them ends when what went on beside the one before it is over.
+
 The vector of all ends after one turn of what repeats is a max-plus linear function of that after the turn before. So
 from some turn on it advances by the same amount every few turns (Baccelli et al. 1992, Synchronization and Linearity,
 section 3.7). A turn after which everything that later chunks can see is as it was after an earlier one, but for one
@@ -33,11 +37,14 @@ IntArray = npt.NDArray[np.int64]
 LONGEST_NS = 2**62
 """A step of more could not be counted: some 146 years."""
 
-
+BUSY = {"forward_ns": "forward_busy_ns", "backward_ns": "backward_busy_ns", "weight_ns": "weight_busy_ns"}
+"""Passes -> what goes on beside them."""
 TIMES = (
     *("forward_ns", "backward_ns", "weight_ns"),
     *("forward_message_ns", "backward_message_ns"),
     *("before_ns", "after_ns", "late_ns"),
+    *BUSY.values(),
+    *("gathered_ns", "exchange_ns", "update_ns"),
 )
 """The arrays of `PipelineTimes`."""
 
@@ -55,9 +62,13 @@ class PipelineTimes:
             schedule does not set them apart.
         forward_message_ns: (places - 1,), from a place to the next. Between places on one stage there is none.
         backward_message_ns: (places - 1,), back from the next place.
-        before_ns: (stages,), before the first chunk of a step: parameters are gathered.
-        after_ns: (stages,), after the last chunk: gradients are exchanged, parameters updated.
+        before_ns: (stages,), before the first chunk of a step.
+        after_ns: (stages,), after the last chunk: parameters are updated.
         late_ns: (stages,), so much later the last backward pass of a step sends its message, on every lap.
+        forward_busy_ns, backward_busy_ns, weight_busy_ns: (stages, laps), of one micro-batch, what goes on beside.
+        gathered_ns: (stages, laps), before that of a step the first chunk of a lap does not end.
+        exchange_ns: (stages, laps), what goes behind that beside the last chunk of a lap.
+        update_ns: (stages,), after the last exchange.
         overlaps: whether messages travel beside computation; else they keep the sender busy, too.
     """
 
@@ -69,6 +80,12 @@ class PipelineTimes:
     before_ns: IntArray
     after_ns: IntArray
     late_ns: IntArray
+    forward_busy_ns: IntArray
+    backward_busy_ns: IntArray
+    weight_busy_ns: IntArray
+    gathered_ns: IntArray
+    exchange_ns: IntArray
+    update_ns: IntArray
     overlaps: bool = True
 
     def __post_init__(self) -> None:
@@ -77,13 +94,28 @@ class PipelineTimes:
             raise InputError("no times of stages and laps", where="forward_ns", got=shape, expected="(stages, laps)")
         *cases, stages, laps = shape
         places, once = (*cases, stages * laps - 1), (*cases, stages)
-        for name, wanted in zip(TIMES, (shape, shape, shape, places, places, once, once, once), strict=True):
+        passes = (shape, shape, shape)
+        shapes = (*passes, places, places, once, once, once, *passes, shape, shape, once)
+        for name, wanted in zip(TIMES, shapes, strict=True):
             given = getattr(self, name)
             if np.shape(given) != wanted or np.asarray(given).dtype != np.int64:
                 got = f"{np.asarray(given).dtype} of {np.shape(given)}"
                 raise InputError("wrong shape or type", where=name, got=got, expected=f"int64 of {wanted}")
             if given.size and given.min() < 0:
                 raise InputError("a negative time", where=name, got=int(given.min()), expected="nanoseconds >= 0")
+
+    @staticmethod
+    def of_passes(
+        forward_ns: IntArray, backward_ns: IntArray, weight_ns: IntArray, *, overlaps: bool = True
+    ) -> PipelineTimes:
+        """Those of passes alone, (stages, laps) each: all else takes no time."""
+        stages, laps = forward_ns.shape
+        chunks, messages, once = (np.zeros(shape, np.int64) for shape in ((stages, laps), stages * laps - 1, stages))
+        return PipelineTimes(
+            *(forward_ns, backward_ns, weight_ns, messages, messages),
+            *(once, once, once, chunks, chunks, chunks, chunks, chunks, once),
+            overlaps,
+        )
 
     @property
     def stages(self) -> int:
@@ -130,15 +162,17 @@ def _makespans_ns(schedule: Schedule, m: int, times: PipelineTimes) -> IntArray:
     before, after = (np.array(each, order="C").reshape(-1, times.stages) for each in (times.before_ns, times.after_ns))
     found = np.empty(len(before), np.int64)
     entries = int(np.diff(order.section_at) @ order.turns)
-    late = late_by_leg(order, times)
-    _run.worth(len(found) * entries)(order, lasts, messages, late, times.overlaps, before, after, found)
+    late, update = late_by_leg(order, times), np.array(times.update_ns, order="C").reshape(before.shape)
+    beside = (*beside_by_leg(order, schedule, times), update)
+    _run.worth(len(found) * entries)(order, lasts, messages, late, *beside, times.overlaps, before, after, found)
     return found
 
 
 def _gpipe(m: int, times: PipelineTimes) -> IntArray:
     """The longest path."""
     cases = times.before_ns.size // times.stages
-    given = times.forward_ns, times.backward_ns + times.weight_ns, times.before_ns, times.after_ns, times.late_ns
+    passes, (begins, ends) = (times.forward_ns, times.backward_ns + times.weight_ns), at_both_ends(times)
+    given = *passes, begins, ends, times.late_ns
     forward, backward, before, after, late = (np.array(each, order="C").reshape(cases, times.stages) for each in given)
     ahead, back = np.zeros_like(forward), np.zeros_like(forward)
     ahead[:, :-1] = times.forward_message_ns
@@ -149,13 +183,34 @@ def _gpipe(m: int, times: PipelineTimes) -> IntArray:
     return found
 
 
-def _check_length(m: int, times: PipelineTimes) -> None:
+def at_both_ends(times: PipelineTimes) -> tuple[IntArray, IntArray]:
+    """(stages,) of one lap: what is before its first chunk and after its last, with what is beside these two."""
+    first, last = times.forward_ns[..., 0], (times.backward_ns + times.weight_ns)[..., 0]
+    if not times.overlaps:
+        last[..., 1:] += times.backward_message_ns
+    busy = (times.backward_busy_ns + times.weight_busy_ns)[..., 0]
+    sent = busy + times.exchange_ns[..., 0] + times.update_ns
+    return np.maximum(times.before_ns, times.gathered_ns[..., 0] - first), np.maximum(times.after_ns, sent - last)
+
+
+def most_ns(m: int, times: PipelineTimes) -> int:
     """No chunk ends later than all of them, one by one, would."""
     per_micro_batch = (times.forward_ns, times.backward_ns, times.weight_ns)
     messages = (times.forward_message_ns, times.backward_message_ns)
-    most = sum(m * each.max(initial=0).item() * times.stages * times.laps for each in (*per_micro_batch, *messages))
-    most += sum(each.max(initial=0).item() for each in (times.before_ns, times.after_ns))
+    most: int = sum(
+        m * each.max(initial=0).item() * times.stages * times.laps for each in (*per_micro_batch, *messages)
+    )
+    once = times.before_ns, times.after_ns, times.gathered_ns, times.update_ns
+    most += sum(each.max(initial=0).item() for each in once)
+    most += times.exchange_ns.max(initial=0).item() * times.laps
+    busy = times.forward_busy_ns, times.backward_busy_ns, times.weight_busy_ns
+    most += sum(m * each.max(initial=0).item() * times.laps for each in busy)
     most += times.late_ns.max(initial=0).item() * times.stages * times.laps
+    return most
+
+
+def _check_length(m: int, times: PipelineTimes) -> None:
+    most = most_ns(m, times)
     if most >= LONGEST_NS:
         raise InputError("a step is too long to be counted", where="times", got=most, expected=f"< {LONGEST_NS} ns")
 
@@ -187,6 +242,26 @@ def late_by_leg(order: MergedOrder, times: PipelineTimes) -> IntArray:
     return found
 
 
+def beside_by_leg(order: MergedOrder, schedule: Schedule, times: PipelineTimes) -> tuple[IntArray, IntArray, IntArray]:
+    """(cases, legs): when the first chunk is gathered for, 0 of others than forward passes; what goes on beside each.
+
+    And what the last one exchanges, -1 of legs that exchange nothing.
+    """
+    cases, places = times.before_ns.size // times.stages, times.stages * times.laps
+    at = order.stage[:places], order.lap[:places]
+    forward, backward, weight, gathers, exchanges = (
+        each.reshape(cases, times.stages, times.laps)[:, *at]
+        for each in (
+            *(times.forward_busy_ns, times.backward_busy_ns, times.weight_busy_ns),
+            *(times.gathered_ns, times.exchange_ns),
+        )
+    )
+    parts = (forward, backward, weight) if schedule.splits_backward else (forward, backward + weight)
+    gathered, exchange = np.zeros((cases, order.stage.size), np.int64), np.full((cases, order.stage.size), -1)
+    gathered[:, :places], exchange[:, -places:] = gathers, exchanges
+    return gathered, np.ascontiguousarray(np.hstack(parts)), exchange
+
+
 def crosses_back(stage: IntArray) -> IntArray:
     """(places,): whether a backward pass is handed on to another stage; of the stage of every place."""
     return np.append(0, stage[1:] != stage[:-1]).astype(np.int64)
@@ -198,6 +273,10 @@ def _run(
     lasts: IntArray,
     messages: IntArray,
     late: IntArray,
+    gathered: IntArray,
+    beside: IntArray,
+    exchange: IntArray,
+    update: IntArray,
     overlaps: bool,
     before: IntArray,
     after: IntArray,
@@ -208,6 +287,8 @@ def _run(
     legs, stage, source = order.legs.view(np.uint64), order.stage.view(np.uint64), order.source.view(np.uint64)
     num_legs, mask = stage.size, np.uint64(order.width - 1)
     free = np.empty(before.shape[1], np.int64)
+    sent = np.empty(before.shape[1], np.int64)
+    taken = np.empty(before.shape[1], np.int64)
     arrives = np.zeros((num_legs + 1, order.width), np.int64)  # the last row is that of no message
     counts = np.empty(num_legs, np.uint64)
     left = np.empty(num_legs, np.int64)
@@ -224,6 +305,8 @@ def _run(
         if not overlaps:
             busy[:] = message
         free[:] = before[case]
+        sent[:] = 0
+        taken[:] = 0
         counts[:] = 0
         left[:] = number
         for section in range(order.turns.size):
@@ -236,11 +319,23 @@ def _run(
                 for entry in range(begin, end):
                     leg = legs[entry]
                     slot = counts[leg] & mask
+                    here = stage[leg]
+                    begun_at = max(free[here], arrives[source[leg], slot])
+                    ended, moves = begun_at + last[leg], beside[case, leg]
+                    if counts[leg] == 0:
+                        ended = max(ended, gathered[case, leg])
                     counts[leg] += one
                     left[leg] -= 1
-                    ended = max(free[stage[leg]], arrives[source[leg], slot]) + last[leg]
+                    ended = max(ended, taken[here])
+                    if moves and sent[here] > begun_at:
+                        sent[here] += moves
+                        taken[here] = sent[here]
+                    elif left[leg] == 0 and exchange[case, leg] >= 0:
+                        sent[here] = max(sent[here], begun_at + moves)
+                    if left[leg] == 0 and exchange[case, leg] >= 0:
+                        sent[here] += exchange[case, leg]
                     arrives[leg, slot] = ended + message[leg] + (0 if left[leg] else late[case, leg])
-                    free[stage[leg]] = ended + busy[leg]
+                    free[here] = ended + busy[leg]
                 turn += 1
                 if turns - turn < 2 or keep_at < 0:
                     continue
@@ -265,7 +360,7 @@ def _run(
                     keep_at *= 2
         found[case] = 0
         for s in range(free.size):
-            found[case] = max(found[case], free[s] + after[case, s])
+            found[case] = max(found[case], free[s] + after[case, s], sent[s] + update[case, s])
 
 
 @compiled

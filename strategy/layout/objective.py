@@ -24,11 +24,14 @@ from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.signature import Signature, piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Pipeline, arrange
+from strategy.layout.config import PlanConfig
 from strategy.layout.layout import Layout
 from strategy.layout.overlapped import is_overlapped
 from strategy.layout.schedule import at_position, position_of
-from strategy.layout.step_times import OVERLAPPED, Overlap, StepTimes, no_times, step_ns
+from strategy.layout.shared_links import shared_ticks
+from strategy.layout.step_times import OVERLAPPED, WAITED, Overlap, StepTimes, no_times, step_ns
 from strategy.program.program import ActKind
+from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate, TensorSpec
 
@@ -54,7 +57,8 @@ def conversion_account(
 ) -> Account:
     """Where a conversion on one stage counts."""
     name, place = account_of(rate, phase, stage, lap)
-    return (OVERLAPPED[name] if pipeline.overlaps and is_overlapped(graph, value, rate, phase) else name), place
+    beside = pipeline.overlaps and is_overlapped(graph, value, rate, phase)
+    return (OVERLAPPED[name], (stage, lap)) if beside else (WAITED.get(name, name), place)
 
 
 def message_account(pipeline: Pipeline, stages: int, rate: Rate, phase: Phase, stage: int, lap: int) -> Account:
@@ -165,9 +169,24 @@ def objective_ns(graph: Graph, layout: Layout, arrangement: Arrangement, cost: C
     return step_ns(pipeline.schedule, pipeline.num_micro_batches, times)
 
 
+def pipeline_of(config: PlanConfig, num_micro_batches: int, cost: CostModel, first_stage: Placement) -> Pipeline:
+    """How a step of a configuration is cut and ordered, where its first stage lies there."""
+    return Pipeline(
+        num_micro_batches,
+        config.schedule,
+        cost.cluster.overlaps,
+        config.virtual_stages,
+        config.bucket_bytes,
+        config.exchange_streams,
+        shared_ticks(cost, first_stage),
+    )
+
+
 def overlap_of(pipeline: Pipeline, cost: CostModel) -> Overlap:
     """How communication runs beside computation."""
-    return replace(Overlap.of(cost.cluster), allowed=True) if pipeline.overlaps else Overlap(allowed=False)
+    if not pipeline.overlaps:
+        return Overlap(allowed=False)
+    return replace(Overlap.of(cost.cluster), allowed=True, shared_ticks=pipeline.shared_ticks)
 
 
 def accounts_of(graph: Graph, arrangement: Arrangement, pipeline: Pipeline, stages: int) -> list[Account]:

@@ -1,14 +1,20 @@
 """Step times: what the stages of a pipeline do themselves, and what goes on beside it; how long chunks last by both.
 
 Collectives that no layer waits for (`overlapped`) go on while a stage computes, and slow it down; where they take
-longer than that, the chunk lasts as long as they do. What is done once per step hides behind one chunk: parameters are
-gathered while the first one runs, gradients are exchanged while the last one does.
+longer than that, the chunk lasts as long as they do. Of what is done once per step, parameters are gathered lap by lap
+ahead of the first chunk that reads them, and gradients are exchanged as soon as the last chunk of their lap begins to
+leave them whole; in the order of these chunks, on one stream, on which what later chunks have beside them waits.
 
-    chunk   = max(own + slowed x (overlapped + messages to it and from it),  overlapped)
-    before  = own + max(slowed x overlapped,  overlapped / laps - room of the first chunk)
-    after   = own + max(slowed x overlapped / laps,  overlapped / laps - room of the last chunk)
-    room    = chunk - overlapped
+    own     = what it computes + what it waits for
+    busy    = overlapped + shared x what it waits for
+    chunk   = max(own + slowed x (overlapped + messages to it and from it),  busy)
+    first   = chunk,  but it ends no earlier than  own before the step + gathers of its lap and those before + busy
+    before  = own + slowed x overlapped
+    after   = own + slowed x overlapped / laps,  or own behind the last exchange
+    begins  = begin of the last chunk of a lap + busy,  or the end of the exchange before
     message = message - slowed x message;  of the last backward pass of a lap + slowed x overlapped / laps / 2
+
+Collectives that layers wait for share their links with what goes on beside these (`shared_links`).
 
 A chunk that waits for a message does not run beside it, so that this one does not slow it down. What gradients are
 exchanged beside a last backward pass delays what that one hands on: the exchanges of all stages add up as the pipeline
@@ -18,8 +24,7 @@ on one chunk lies between all, where it takes as long as the exchange, and none;
 weights are chunks of their own, a stage ends with these, which hand on nothing.
 
 A step is the makespan of these under the schedule: the longest of all paths, each of which is a linear function of all
-times, for every maximum is that of two linear functions (`mean_path`). The parameters of the first lap, which alone are
-waited for, are taken to be a mean share of all.
+times, for every maximum is that of linear functions (`mean_path`).
 
 Chunks are counted in whole `TICKS` of a nanosecond, so that sums are exact.
 """
@@ -52,6 +57,12 @@ OVERLAPPED = {
     "after_ns": "after_overlapped_ns",
 }
 """What a stage does itself -> what goes on beside it."""
+WAITED = {
+    "forward_ns": "forward_waited_ns",
+    "backward_ns": "backward_waited_ns",
+    "weight_ns": "weight_waited_ns",
+}
+"""What a stage does in a pass of a micro-batch -> the collectives that it waits for there."""
 MESSAGES = {"forward_ns": "forward_message_ns", "backward_ns": "backward_message_ns"}
 """Passes -> their messages."""
 
@@ -63,10 +74,12 @@ class Overlap:
     Attributes:
         allowed: whether it does.
         slowed_ticks: that a nanosecond of it takes from computation beside it.
+        shared_ticks: that a nanosecond of what is waited for takes from it.
     """
 
     allowed: bool
     slowed_ticks: int = 0
+    shared_ticks: int = 0
 
     @staticmethod
     def of(cluster: Cluster) -> Overlap:
@@ -80,12 +93,14 @@ class StepTimes:
     """Integer nanoseconds of what the stages of a pipeline do; many cases at once have one more axis, in front.
 
     Attributes:
-        forward_ns, backward_ns, weight_ns: (stages, laps), of a micro-batch, what a stage does itself or waits for.
+        forward_ns, backward_ns, weight_ns: (stages, laps), of a micro-batch, what a stage does itself.
         forward_message_ns, backward_message_ns: (places - 1,), from a place to the next, and back.
         before_ns, after_ns: (stages,), once per step.
         forward_overlapped_ns, backward_overlapped_ns, weight_overlapped_ns: (stages, laps), of a micro-batch, what goes
             on beside that.
-        before_overlapped_ns, after_overlapped_ns: (stages,), once per step, beside that.
+        before_overlapped_ns, after_overlapped_ns: (stages, laps), once per step, beside that.
+        forward_waited_ns, backward_waited_ns, weight_waited_ns: (stages, laps), of a micro-batch, collectives of the
+            stage that it waits for.
         overlap: how communication runs beside computation.
     """
 
@@ -101,6 +116,9 @@ class StepTimes:
     weight_overlapped_ns: IntArray
     before_overlapped_ns: IntArray
     after_overlapped_ns: IntArray
+    forward_waited_ns: IntArray
+    backward_waited_ns: IntArray
+    weight_waited_ns: IntArray
     overlap: Overlap
 
     @property
@@ -123,7 +141,7 @@ def no_times(stages: int, laps: int) -> dict[str, IntArray]:
     shapes: Mapping[str, tuple[int, ...]] = {
         **dict.fromkeys(ARRAYS, (stages, laps)),
         **dict.fromkeys(("forward_message_ns", "backward_message_ns"), (stages * laps - 1,)),
-        **dict.fromkeys(("before_ns", "after_ns", "before_overlapped_ns", "after_overlapped_ns"), (stages,)),
+        **dict.fromkeys(("before_ns", "after_ns"), (stages,)),
     }
     return {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
 
@@ -161,15 +179,24 @@ def in_ticks(schedule: Schedule, times: StepTimes) -> PipelineTimes:
 def _in_ticks(schedule: Schedule, times: StepTimes, found: _Exposed) -> PipelineTimes:
     from strategy.layout.makespan import PipelineTimes
 
+    hidden = hidden_ticks(schedule, times)
+    gathers = np.cumsum(times.before_overlapped_ns, -1)
+    forward_busy, backward_busy, weight_busy = found.busy
     return PipelineTimes(
         found.forward,
         found.backward,
         found.weight,
         waited_ticks(times) * times.forward_message_ns,
         waited_ticks(times) * times.backward_message_ns,
-        found.before,
-        found.after,
-        late_ticks(schedule, times) * times.after_overlapped_ns,
+        TICKS * times.before_ns + hidden["before_ns"] * times.before_overlapped_ns.sum(-1),
+        TICKS * times.after_ns + hidden["after_ns"] * times.after_overlapped_ns.sum(-1),
+        late_ticks(schedule, times) * times.after_overlapped_ns.sum(-1),
+        forward_busy,
+        backward_busy,
+        weight_busy,
+        TICKS * (times.before_ns[..., None] + gathers) + forward_busy,
+        TICKS * times.after_overlapped_ns,
+        TICKS * times.after_ns,
         times.overlap.allowed,
     )
 
@@ -224,29 +251,27 @@ def path_found(schedule: Schedule, times: StepTimes, find: Callable[[PipelineTim
 
 def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exposed) -> MeanPath:
     counts = paths.counts
-    slowed, laps, hidden = times.overlap.slowed_ticks, times.laps, hidden_ticks(schedule, times)
-    found = no_times(times.stages, laps)
-    forward, backward, weight = (np.array(each) for each in (counts.forward_ns, counts.backward_ns, counts.weight_ns))
-    last = weight if schedule.splits_backward else backward
-    lasts = ("weight_ns",) if schedule.splits_backward else ("backward_ns", "weight_ns")
-    for name, ends, chunk, hides, hidden_behind in (
-        ("before_ns", counts.before_ns, forward, exposed.hides_before, ("forward_ns",)),
-        ("after_ns", counts.after_ns, last, exposed.hides_after, lasts),
-    ):
-        late = np.where(hides, 0, ends)
-        found[name] += TICKS * ends
-        found[OVERLAPPED[name]] += TICKS // laps * late + hidden[name] * (ends - late)
-        chunk[:, 0] -= late
-        for each in hidden_behind:
-            found[OVERLAPPED[each]][:, 0] += TICKS * late
-    found["after_overlapped_ns"] += late_ticks(schedule, times) * counts.late_ns
-    passes = {"forward_ns": forward, "backward_ns": backward, "weight_ns": weight}
+    slowed, shared, hidden = times.overlap.slowed_ticks, times.overlap.shared_ticks, hidden_ticks(schedule, times)
+    found = no_times(times.stages, times.laps)
+    found["before_ns"] += TICKS * (counts.before_ns + counts.gathered_ns.sum(1))
+    found["after_ns"] += TICKS * (counts.after_ns + counts.update_ns)
+    found["before_overlapped_ns"] += hidden["before_ns"] * counts.before_ns[:, None]
+    found["before_overlapped_ns"] += TICKS * np.cumsum(counts.gathered_ns[:, ::-1], 1)[:, ::-1]
+    found["after_overlapped_ns"] += hidden["after_ns"] * counts.after_ns[:, None] + TICKS * counts.exchange_ns
+    found["after_overlapped_ns"] += late_ticks(schedule, times) * counts.late_ns[:, None]
+    passes = {"forward_ns": counts.forward_ns, "backward_ns": counts.backward_ns, "weight_ns": counts.weight_ns}
+    busy = {"forward_ns": counts.gathered_ns + counts.forward_busy_ns, "backward_ns": counts.backward_busy_ns}
+    busy["weight_ns"] = counts.weight_busy_ns
     if not schedule.splits_backward:
-        passes["weight_ns"] = backward
+        passes["weight_ns"], busy["weight_ns"] = counts.backward_ns, counts.backward_busy_ns
+    for name, often in busy.items():
+        found[OVERLAPPED[name]] += TICKS * often
+        found[WAITED[name]] += shared * often
     for name, often in passes.items():
         own = exposed.is_own[name] * often
         found[name] += TICKS * own
         found[OVERLAPPED[name]] += TICKS * (often - own) + slowed * own
+        found[WAITED[name]] += shared * (often - own) + TICKS * own
         if name in MESSAGES:
             found[MESSAGES[name]] += slowed * exposed.ends_of_messages(own)
     found["forward_message_ns"] += waited_ticks(times) * counts.forward_message_ns
@@ -255,36 +280,28 @@ def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exp
 
 
 class _Exposed:
-    """Chunks and ends of a step in ticks, and which side of each maximum is larger."""
+    """Chunks of a step in ticks, what goes on beside them, and which of the two takes longer."""
 
     def __init__(self, schedule: Schedule, times: StepTimes) -> None:
         self.places = _places(schedule, times.stages, times.laps)
-        slowed = times.overlap.slowed_ticks
+        slowed, shared = times.overlap.slowed_ticks, times.overlap.shared_ticks
         sent = [self._at_ends(each) for each in (times.forward_message_ns, times.backward_message_ns)]
         own = [times.forward_ns, times.backward_ns, times.weight_ns]
         overlapped = [times.forward_overlapped_ns, times.backward_overlapped_ns, times.weight_overlapped_ns]
+        waited = [times.forward_waited_ns, times.backward_waited_ns, times.weight_waited_ns]
         if not schedule.splits_backward:
-            own[1], own[2] = own[1] + own[2], np.zeros_like(own[2])
-            overlapped[1], overlapped[2] = overlapped[1] + overlapped[2], np.zeros_like(overlapped[2])
+            for each in (own, overlapped, waited):
+                each[1], each[2] = each[1] + each[2], np.zeros_like(each[2])
         moved = [sent[0], sent[1], np.zeros_like(sent[0])]
-        slow = [TICKS * each + slowed * (b + m) for each, b, m in zip(own, overlapped, moved, strict=True)]
-        self.forward, self.backward, self.weight = (
-            np.maximum(each, TICKS * b) for each, b in zip(slow, overlapped, strict=True)
-        )
-        is_own = [each >= TICKS * b for each, b in zip(slow, overlapped, strict=True)]
+        slow = [
+            TICKS * (each + w) + slowed * (b + m) for each, w, b, m in zip(own, waited, overlapped, moved, strict=True)
+        ]
+        self.busy = tuple(TICKS * b + shared * w for b, w in zip(overlapped, waited, strict=True))
+        self.forward, self.backward, self.weight = map(np.maximum, slow, self.busy)
+        is_own = [each >= b for each, b in zip(slow, self.busy, strict=True)]
         if not schedule.splits_backward:
             is_own[2] = is_own[1]
         self.is_own = dict(zip(("forward_ns", "backward_ns", "weight_ns"), is_own, strict=True))
-        at = 2 if schedule.splits_backward else 1
-        first = self.forward[..., 0] - TICKS * overlapped[0][..., 0]
-        last = (self.forward, self.backward, self.weight)[at][..., 0] - TICKS * overlapped[at][..., 0]
-        hidden, late = hidden_ticks(schedule, times), TICKS // times.laps
-        self.before, self.hides_before = _end(
-            times.before_ns, hidden["before_ns"] * times.before_overlapped_ns, late * times.before_overlapped_ns - first
-        )
-        self.after, self.hides_after = _end(
-            times.after_ns, hidden["after_ns"] * times.after_overlapped_ns, late * times.after_overlapped_ns - last
-        )
 
     def _at_ends(self, messages_ns: IntArray) -> IntArray:
         """(..., stages, laps): the messages to and from every place, of (..., places - 1)."""
@@ -303,11 +320,6 @@ class _Exposed:
         at_place = often[stage, lap]
         found: IntArray = (at_place[:-1] + at_place[1:]) * crosses
         return found
-
-
-def _end(own_ns: IntArray, hidden: IntArray, late: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """What is done once, in ticks, and where what is beside it hides behind a chunk: slows it down, or ends later."""
-    return TICKS * own_ns + np.maximum(hidden, late), hidden >= late
 
 
 @lru_cache(maxsize=256)

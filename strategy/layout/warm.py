@@ -17,7 +17,8 @@ def warm() -> None:
             loop.load()
     for cases in ((), (1,)):
         chunks, messages, step = (np.ones((*cases, *shape), np.int64) for shape in ((2, 1), (1,), (2,)))
-        times = PipelineTimes(chunks, chunks, chunks, messages, messages, step, step, step)
+        passes, once = (chunks, chunks, chunks), (step, step, step)
+        times = PipelineTimes(*passes, messages, messages, *once, *passes, chunks, chunks, step)
         for schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
             (makespans_ns if cases else makespan_ns)(schedule, 40, times)
             if not cases:

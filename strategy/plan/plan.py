@@ -32,7 +32,7 @@ from strategy.hardware.cluster import NETWORKS, AlikeNodes, Cluster, Device, Hos
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import Context, Offload, PlanConfig, Recompute
 from strategy.layout.layout import Conversion, Copy, Home, Layout, Stages
-from strategy.layout.objective import Priced
+from strategy.layout.objective import Priced, pipeline_of
 from strategy.layout.schedule import Schedule
 from strategy.models import FAMILIES, Model, family_of
 from strategy.passes.mixed_precision import Precision
@@ -115,15 +115,8 @@ class Plan:
     @property
     def pipeline(self) -> Pipeline:
         """Micro-batches and schedule."""
-        config, count = self.config, self.training.num_micro_batches
-        return Pipeline(
-            count,
-            config.schedule,
-            self.cluster.overlaps,
-            config.virtual_stages,
-            config.bucket_bytes,
-            config.exchange_streams,
-        )
+        count, first = self.training.num_micro_batches, self.layout.stages.placements[0]
+        return pipeline_of(self.config, count, self.cost, first)
 
     @cached_property
     def priced(self) -> Priced:

@@ -13,8 +13,8 @@ from strategy.layout.schedule import Schedule
 from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound, DualPrices, OuterApproximation
 
-EXHAUSTED = 24
-"""Level of a box that no further cut is looked for."""
+OWN_CUTS, EXHAUSTED = 4, 24
+"""Level of a box that has cuts of its own templates, and of one that no further cut is looked for."""
 
 
 FAR_FROM_FITTING, FAR_STEP = 1.25, 2
@@ -45,6 +45,7 @@ class Box:
         points: by template, what its own answers were found at.
         layouts: that these answers are.
         stalled: how many of the latest cuts have gained nothing.
+        resumed: how often it has been refined again since.
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
         harder: how hard bytes weigh in the next proposal, see `Prospects.likely_to_fit`.
@@ -71,6 +72,7 @@ class Box:
     points: dict[object, list[FloatArray]] = field(default_factory=dict)
     layouts: list[Proposed] = field(default_factory=list)
     stalled: int = 0
+    resumed: int = 0
     is_proposed: bool = False
     tries: int = 0
     harder: float = 0.0
@@ -141,6 +143,10 @@ class Box:
         is_last = self.harder >= HARDEST
         self.harder = max(self.harder, HARDEST)
         return is_last
+
+    def resume(self) -> None:
+        """Look for cuts again, of which the last few gained nothing."""
+        self.level, self.stalled, self.resumed = OWN_CUTS, 0, self.resumed + 1
 
     def weigh_anew(self) -> None:
         """Propose again, from the start."""

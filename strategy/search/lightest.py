@@ -18,7 +18,6 @@ from strategy.bounds.least_work import LeastWork
 from strategy.bounds.linear_step import stage_rows
 from strategy.bounds.point import AT_HEAD, AT_WORK, BYTES, MOVED, SIZE, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
-from strategy.layout.step_times import Overlap
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.models import Model
@@ -93,7 +92,7 @@ def _light_proposals(
         except OutOfTimeError:
             return
         if answer.proposed is not None:
-            overlap, between_ns = Overlap.of(request.cost.cluster), between_places(answer.proposed.messages, config)
+            overlap, between_ns = request.overlap_of(config), between_places(answer.proposed.messages, config)
             found = pipelined(answer.proposed.parts, config, layers, between_ns, overlap, answer.proposed.tied)
             yield LayoutProposal(found, answer.proposed.signatures, answer.proposed.deep_ops)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from strategy.layout.config import PlanConfig
-from strategy.layout.step_times import Overlap
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
 from strategy.search.template.layer_mix import LayerMix, mixed_at, most_between
@@ -38,7 +37,7 @@ def mixed_proposal(
     """
     if not one.seam.meets(other.seam, alike=one.keeps == other.keeps):
         return None
-    overlap, between_ns = Overlap.of(request.cost.cluster), between_places(one.messages, config)
+    overlap, between_ns = request.overlap_of(config), between_places(one.messages, config)
     each = (one.parts.first, one.parts.middle, other.parts.middle, one.parts.last)
     count = min(most_between(config, request.model.layers), MOST_SHARES)
 

@@ -29,6 +29,7 @@ from strategy.bounds.point import (
     MESSAGES,
     MICRO,
     MICRO_OVERLAPPED,
+    MICRO_WAITED,
     PASSES,
     SAVED,
     SIZE,
@@ -44,7 +45,6 @@ from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.schedule import at_position
-from strategy.layout.step_times import Overlap
 from strategy.models import Model
 from strategy.sbp.placement import Placement
 from strategy.search.box import EXHAUSTED, Box
@@ -171,8 +171,8 @@ class MixedRefinement:
         config, found = box.config, np.zeros(SIZE)
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
-        found[MICRO] *= config.num_micro_batches
-        found[MICRO_OVERLAPPED] *= config.num_micro_batches
+        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED):
+            found[each] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = SCARCE * box.bound_ns / min(self.request.memory_limits(config))
         in_flight = min(config.pp, config.num_micro_batches)
@@ -210,7 +210,7 @@ class _PricedLayouts:
             parts=[self._parts(placement) for placement in placements],
             between_ns=(ahead, back),
             limits=[limit / margin for limit in request.memory_limits(config)],
-            overlap=Overlap.of(request.cost.cluster),
+            overlap=request.overlap_of(config),
             tied=self._tied(at[0], at[-1]),
         )
         found = pipeline.best()

@@ -162,7 +162,7 @@ class Prospects:
         `kept`: the same with all kept in the layers between.
         """
         request, best_ns, within = self.request, self.best_ns, box.within
-        overlap, least_ns, fitting_ns, lightest = Overlap.of(request.cost.cluster), math.inf, math.inf, math.inf
+        overlap, least_ns, fitting_ns, lightest = request.overlap_of(box.config), math.inf, math.inf, math.inf
         for one in box.configs:
             step_ns = math.inf if within is None else within.step_ns(one, point)
             if within is None or step_ns >= self.known.planned_ns:

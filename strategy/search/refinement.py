@@ -34,6 +34,7 @@ from strategy.bounds.point import (
     MESSAGES,
     MICRO,
     MICRO_OVERLAPPED,
+    MICRO_WAITED,
     PASSES,
     SAVED,
     SIZE,
@@ -54,8 +55,8 @@ from strategy.search.workers import Outcome, Workers
 from strategy.space.request import Request
 from strategy.space.short_model import MIDDLE
 
-MOST_STALLED = 2
-"""So many cuts in turn may gain nothing before no further one is looked for."""
+MOST_STALLED, MOST_RESUMED = 2, 6
+"""So many cuts in turn may gain nothing before no further one is looked for; and so often again, in the end."""
 LITTLE = 2e-3
 """By this part what is not on a path counts all the same."""
 PRESENT = 2e-3
@@ -165,7 +166,7 @@ class Refinement:
         """Refine, until nothing is left or the time is over; or the best is as near to the bound as this multiple."""
         while not (near and math.isfinite(self.best_ns) and self.best_ns <= near * self.bound_ns):
             most_ns = self.most_ns
-            left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
+            left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done] or self._stalled(most_ns)
             if not left:
                 self.known.complete = not any(box.bound_ns < most_ns for box in self.boxes)
                 return
@@ -175,6 +176,13 @@ class Refinement:
             self.turns += 1
             with self._whole():
                 self._take_turn(left, most_ns)
+
+    def _stalled(self, most_ns: float) -> list[Box]:
+        """What is to be refined again where nothing else is left: the next cuts may gain what the last ones did not."""
+        found = [box for box in self.boxes if box.bound_ns < most_ns and box.stalled and box.resumed < MOST_RESUMED]
+        for box in found:
+            box.resume()
+        return found
 
     def _take_turn(self, left: list[Box], most_ns: float) -> None:
         """Refine what promises most, and what is bounded least; that is looked for while others are under way."""
@@ -482,8 +490,8 @@ class Refinement:
         config, found = box.config, np.zeros(SIZE)
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
-        found[MICRO] *= config.num_micro_batches
-        found[MICRO_OVERLAPPED] *= config.num_micro_batches
+        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED):
+            found[each] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = TIE * box.bound_ns / self.request.memory_limit_bytes
         for part in KINDS_OF_BYTES:

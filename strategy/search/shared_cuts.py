@@ -10,7 +10,6 @@ from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import PARTS, FloatArray, time_at
 from strategy.bounds.template_cut import TemplateCut, boxes_alike, of_tensor_axis, on_tensor_axis, restricted
-from strategy.layout.step_times import Overlap
 from strategy.search.box import Box
 from strategy.search.template.outer_approximation import KnownPaths, OuterApproximation
 from strategy.space.request import Request
@@ -80,7 +79,7 @@ class SharedCuts:
             self.request.model.layers,
             self.request.memory_limit_bytes,
             [forms.of_way(way) for way in ways_of(self.request, box.configs[0])],
-            Overlap.of(self.request.cost.cluster),
+            self.request.overlap_of(box.config),
             self.paths,
         )
 

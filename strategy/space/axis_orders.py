@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +90,21 @@ def unlike_stages(cluster: Cluster, config: PlanConfig) -> tuple[Placement, ...]
         nodes = np.array(stage.devices) // cluster.devices_per_node
         found.setdefault(_relabelled(nodes), stage)
     return tuple(found.values())
+
+
+def first_stage(config: PlanConfig) -> Placement:
+    """The mesh of the first one, made once for all that lie there alike."""
+    share = config.stage_order[0] if config.stage_order else 0
+    return _first_stage(config.mesh, config.axes, config.strides[1:], share)
+
+
+@lru_cache(maxsize=1024)
+def _first_stage(mesh: Shape, axes: tuple[str, ...], strides: tuple[int, ...], share: int) -> Placement:
+    if strides:
+        ranks = np.tensordot(np.array(strides, np.int64), np.indices(mesh, np.int64), axes=1)
+        return Placement(tuple(ranks.ravel().tolist()), mesh, axes)
+    size = math.prod(mesh)
+    return Placement(tuple(range(share * size, (share + 1) * size)), mesh, axes)
 
 
 def placements_of(config: PlanConfig) -> tuple[Placement, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from strategy.graph.graph import Graph, Op, Phase, deciding_op
-from strategy.layout.arrangement import Lifetimes
+from strategy.graph.graph import Phase, deciding_op
+from strategy.layout.arrangement import Lifetimes, owner_of
 from strategy.layout.objective import account_of, conversion_account, message_account
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.space.classes import Classes, OpClass, Writer
@@ -82,14 +82,6 @@ def _weights(lifetimes: Lifetimes, space: SearchSpace, name: str, home: int, sta
     moves = message_account(space.pipeline, len(space.stages.placements), rate, phase, home, lap)
     leaving, moving, arriving = (space.weight(owner, one) for one in (leaves, moves, arrives))
     return leaving, moving, arriving
-
-
-def owner_of(graph: Graph, value: str) -> Op:
-    """Whom conversions of a value are made for: its first reader, but its writer where the update alone reads it."""
-    readers, producer = graph.consumers[value], graph.producer.get(value)
-    if producer is not None and (not readers or all(reader.phase is Phase.UPDATE for reader in readers)):
-        return producer
-    return readers[0]
 
 
 def _home_stage(classes: Classes, value: str) -> int:

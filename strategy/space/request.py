@@ -10,12 +10,14 @@ from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import Cluster
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import Context, KeptLayers, Offload, PlanConfig, Recompute
+from strategy.layout.objective import overlap_of, pipeline_of
 from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.layout.step_times import Overlap
 from strategy.models import Model
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.sbp.sbp import NdSbp
-from strategy.space.axis_orders import placements_of
+from strategy.space.axis_orders import first_stage, placements_of
 from strategy.space.deduce import Deduction
 from strategy.space.pins import placement_problems, stage_of_devices
 from strategy.space.trainer_space import TargetTrainer
@@ -145,15 +147,11 @@ class Request:
 
     def pipeline_of(self, config: PlanConfig) -> Pipeline:
         """The pipeline of a candidate."""
-        overlaps = self.cost.cluster.overlaps
-        return Pipeline(
-            config.num_micro_batches,
-            config.schedule,
-            overlaps,
-            config.virtual_stages,
-            config.bucket_bytes,
-            config.exchange_streams,
-        )
+        return pipeline_of(config, config.num_micro_batches, self.cost, first_stage(config))
+
+    def overlap_of(self, config: PlanConfig) -> Overlap:
+        """How communication runs beside computation under a candidate."""
+        return overlap_of(self.pipeline_of(config), self.cost)
 
 
 def _lacking_rates(cluster: Cluster, precision: Precision) -> Iterator[InputError]:

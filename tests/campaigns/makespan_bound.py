@@ -104,6 +104,9 @@ def random_splits(rng: random.Random, p: int, laps: int) -> PipelineTimes:
         split(p, most=step * rng.choice((0, 1))),
         split(p, most=step),
         split(p, most=step),
+        *(split(p, laps, most=10**6 * rng.choice((0, 1))) for _ in range(3)),
+        *(split(p, laps, most=step * rng.choice((0, 1))) for _ in range(2)),
+        split(p, most=step),
         overlaps=rng.random() < 0.5,
     )
 

@@ -6,13 +6,15 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 its stage or after the last; a transfer of a micro-batch to the next place of its pass is the message
                 between the two. Where weight gradients have no chunks of their own they follow the backward pass at
                 once. Where communication overlaps, conversions that no layer waits for are counted apart: all that are
-                done once, of what is made of variables alone, and of what only the update needs.
+                done once, each for its lap, of what is made of variables alone, and of what only the update needs.
     objective   every stage runs its chunks in the order of the schedule, each as soon as the stage is free and its
                 message has arrived; a message keeps its sender busy unless messages overlap. A chunk lasts as long as
-                its own acts, which what is counted apart and messages slow down, or as what is counted apart; one that
-                waits for its message is not slowed down by that. What is done once hides behind the first chunk, or
-                behind the last one, or slows it down; so what that sends, a backward pass, leaves later. Of several
-                laps each has a share, of which half delays what its last backward pass sends
+                its own acts, which what is counted apart and messages slow down, or as what is counted apart, which
+                conversions that are waited for hold up on the same links; one that waits for its message is not slowed
+                down by that. What is done once ahead comes lap by lap, and the first chunk of a lap ends behind it;
+                what is done once behind goes when the last chunk of its lap has begun, one lap after the other; what
+                goes on beside later chunks goes behind it, and is there when the chunk after that ends. Both slow down
+                what computes; so what the last backward passes send leaves later, of several laps by half of each share
     memory      every tensor of the device takes its largest piece, in whole lines of 64 bytes, in all its blocks, while
                 it lives
 
@@ -52,7 +54,9 @@ IntArray = npt.NDArray[np.int64]
 Picks = tuple[int, ...]
 Key = tuple[object, ...]
 """("before" | "after", stage), ("chunk", phase, stage, lap), ("message", phase, place) or ("held", stage, time); what
-is counted apart ends with "apart"."""
+is counted apart ends with "apart", once per step behind its lap, conversions that are waited for end with "waited"."""
+NOMINAL_BYTES = 1 << 22
+"""Of each rank, in an exchange whose time tells how long exchanges are on which links."""
 PARTS_OF_NS = 1024
 """What is slowed down is counted in whole parts of a nanosecond."""
 LINE = 64
@@ -194,8 +198,9 @@ class _Arranged:
         converts = not action.op and action.step is not None and action.kind is not ActKind.TRANSFER
         if not (converts and self.listed.pipeline.overlaps):
             return found
-        once = found[0] in ("before", "after")
-        return (*found, "apart") if once or _written(arrangement, action).value in self.not_waited_for else found
+        if found[0] in ("before", "after"):
+            return (*found, action.lap, "apart")
+        return (*found, "apart" if _written(arrangement, action).value in self.not_waited_for else "waited")
 
     def _place(self, action: Action) -> Key:
         if action.phase is Phase.UPDATE:
@@ -293,8 +298,9 @@ class _Tables:
         config, pipeline = listed.config, listed.pipeline
         places, stages = range(config.pp * pipeline.laps), range(config.pp)
         keys: list[Key] = [(when, stage) for when in ("before", "after") for stage in stages]
-        keys += [("chunk", phase, stage, lap) for phase in Phase for stage in stages for lap in range(pipeline.laps)]
-        keys += [(*key, "apart") for key in keys]
+        chunks = [("chunk", phase, stage, lap) for phase in Phase for stage in stages for lap in range(pipeline.laps)]
+        keys += [(*key, *more) for key in chunks for more in ((), ("apart",), ("waited",))]
+        keys += [(*key, lap, "apart") for key in keys[: 2 * config.pp] for lap in range(pipeline.laps)]
         keys += [("message", phase, place) for phase in (Phase.FORWARD, Phase.BACKWARD) for place in places]
         self.times = len(keys)
         keys += [("held", stage, time) for stage in stages for time in range(len(listed.graph.ops))]
@@ -362,29 +368,32 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
     splits, laps = pipeline.schedule.splits_backward, pipeline.laps
     zero = np.zeros_like(next(iter(columns.values())))
     slow = round(PARTS_OF_NS * listed.cost.cluster.device.slowdown) if pipeline.overlaps else 0
+    shared = _shared(listed)
 
     def taken(*key: object) -> IntArray:
         phases = (Phase.BACKWARD, Phase.WEIGHT) if key[1] is Phase.BACKWARD and not splits else (key[1],)
         return sum((columns.get((key[0], phase, *key[2:]), zero) for phase in phases), zero)
 
     def chunk(phase: Phase, stage: int, lap: int) -> tuple[IntArray, IntArray]:
-        """How long it lasts, and how much of that nothing is done beside it."""
-        own, apart = taken("chunk", phase, stage, lap), taken("chunk", phase, stage, lap, "apart")
+        """How long it lasts, and how much of that something is done beside it."""
+        own, apart, waited = (taken("chunk", phase, stage, lap, *more) for more in ((), ("apart",), ("waited",)))
         place = position_of(pipeline.schedule, p, stage, lap)
         sent = {Phase.FORWARD: (place, place - 1), Phase.BACKWARD: (place, place + 1)}.get(phase, ())
         messages = sum((columns.get(("message", phase, one), zero) for one in sent), zero)
-        lasts = np.maximum(PARTS_OF_NS * own + slow * (apart + messages), PARTS_OF_NS * apart)
-        return lasts, lasts - PARTS_OF_NS * apart
+        busy = PARTS_OF_NS * apart + shared * waited
+        return np.maximum(PARTS_OF_NS * (own + waited) + slow * (apart + messages), busy), busy
 
-    def once(when: str, stage: int, room: IntArray) -> IntArray:
-        apart = columns.get((when, stage, "apart"), zero)
+    def once(when: str, stage: int) -> tuple[IntArray, IntArray, list[IntArray]]:
+        """What is done once itself, how much what is beside it slows down, and that, lap by lap."""
+        apart = [columns.get((when, stage, lap, "apart"), zero) for lap in range(laps)]
         share = laps if when == "after" and not splits else 1
-        hidden, late = slow // share * apart, PARTS_OF_NS // laps * apart - room
-        return PARTS_OF_NS * columns.get((when, stage), zero) + np.maximum(hidden, late)
+        own = PARTS_OF_NS * columns.get((when, stage), zero)
+        return own, slow // share * sum(apart, zero), [PARTS_OF_NS * each for each in apart]
 
     order = [list(chunk_order(pipeline.schedule, p, s, pipeline.num_micro_batches, laps)) for s in range(p)]
-    first, last = ([(each[at].phase, each[at].lap) for each in order] for at in (0, -1))
-    free = [once("before", s, chunk(first[s][0], s, first[s][1])[1]) for s in range(p)]
+    ahead_of = [once("before", stage) for stage in range(p)]
+    behind = [once("after", stage) for stage in range(p)]
+    free, sent, given = [own + slows for own, slows, _ in ahead_of], [zero] * p, [zero] * p
     arrival: dict[Key, IntArray] = {}
     while any(order):
         for stage in range(p):
@@ -395,14 +404,55 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
                 if not begins and (phase, place, k) not in arrival:
                     break
                 order[stage].pop(0)
-                took, _ = chunk(phase, stage, lap)
-                end = (free[stage] if begins else np.maximum(free[stage], arrival[phase, place, k])) + took
+                took, busy = chunk(phase, stage, lap)
+                begin = free[stage] if begins else np.maximum(free[stage], arrival[phase, place, k])
+                end = begin + took
+                if ahead and k == 0:
+                    own, _, gathers = ahead_of[stage]
+                    end = np.maximum(end, own + sum(gathers[: lap + 1], zero) + busy)
+                waits = (busy > 0) & (sent[stage] > begin)
+                end = np.maximum(end, given[stage])
+                sent[stage] = sent[stage] + np.where(waits, busy, 0)
+                given[stage] = np.where(waits, sent[stage], given[stage])
+                if phase is (Phase.WEIGHT if splits else Phase.BACKWARD) and k == pipeline.num_micro_batches - 1:
+                    free_at = np.where(waits, sent[stage], np.maximum(sent[stage], begin + busy))
+                    sent[stage] = free_at + behind[stage][2][lap]
                 message = (PARTS_OF_NS - slow) * columns.get(("message", phase, place), zero)
                 crosses = place and at_position(pipeline.schedule, p, place - 1)[0] != stage
                 if phase is Phase.BACKWARD and k == pipeline.num_micro_batches - 1 and crosses and not splits:
                     late = slow // (laps if laps == 1 else 2 * laps)
-                    message = message + late * columns.get(("after", stage, "apart"), zero)
+                    message = message + late * sum(behind[stage][2], zero) // PARTS_OF_NS
                 arrival[phase, place + (1 if ahead else -1), k] = end + message
                 free[stage] = end if pipeline.overlaps else end + message
-    ends = [free[s] + once("after", s, chunk(last[s][0], s, last[s][1])[1]) for s in range(p)]
+    ends = [np.maximum(free[s] + slows, sent[s]) + own for s, (own, slows, _) in enumerate(behind)]
     return -(-np.asarray(np.max(ends, axis=0)) // PARTS_OF_NS)
+
+
+def _shared(listed: Listed) -> int:
+    """In parts of a nanosecond, how much of one that is waited for what is counted apart is on the same links."""
+    sizes = dict(zip(listed.config.axes, listed.config.mesh, strict=True))
+    waited_for = next((name for name in ("tensor", "expert", "context") if sizes.get(name, 1) > 1), None)
+    apart = [name for name in ("replica", "data", "expert", "context") if sizes.get(name, 1) > 1]
+    if waited_for is None or not apart or not listed.pipeline.overlaps:
+        return 0
+    one, other = _on_levels(listed, [waited_for]), _on_levels(listed, apart)
+    return round(PARTS_OF_NS * sum(one[level] * other[level] for level in one))
+
+
+def _on_levels(listed: Listed, names: Sequence[str]) -> dict[str, float]:
+    """Shares of the time that a large all-gather along axes is inside of nodes and between them."""
+    placement, cost = listed.stages.placements[0], listed.cost
+    ranks = placement.group(placement.devices[0], *(placement.axes.index(name) for name in names))
+    nodes = len({rank // cost.cluster.devices_per_node for rank in ranks})
+    inside = len(ranks) // nodes
+
+    def taken(level: str, pieces: int, hops: int) -> float:
+        return cost.seconds(Features(ActKind.ALL_GATHER, 0, pieces * NOMINAL_BYTES, hops, level)) if hops else 0.0
+
+    if nodes == 1:
+        return {"intra": 1.0, "inter": 0.0}
+    flat = taken("inter", len(ranks) - 1, len(ranks) - 1)
+    between, within = taken("inter", nodes - 1, nodes - 1), taken("intra", nodes * (inside - 1), inside - 1)
+    if inside == 1 or between + within >= flat:
+        return {"intra": 0.0, "inter": 1.0}
+    return {"intra": within / (between + within), "inter": between / (between + within)}

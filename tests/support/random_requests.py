@@ -174,7 +174,7 @@ def _few_points(rng: random.Random, request: Request, knobs: frozenset[str], wan
     """The request with layouts pinned of as many values as it takes to leave `wanted` points."""
     configs = list(candidates(request))
     total = sum(listed(request, config).points for config in configs)
-    if total <= wanted:
+    if total <= wanted or len({len(config.mesh) for config in configs}) > 1:  # a layout is one of so many axes
         return Case(request, knobs, total)
     spaces = [listed(request, config, follows=False) for config in configs]
     known = set.intersection(*(set(space.graph.values) for space in spaces))

@@ -27,6 +27,16 @@ def makespan_by_chunks(schedule: Schedule, m: int, times: PipelineTimes) -> int:
             return int(times.weight_ns[at])
         return int(times.backward_ns[at]) + (0 if schedule.splits_backward else int(times.weight_ns[at]))
 
+    def busy_ns(chunk: Chunk, stage: int) -> int:
+        at, splits = (stage, chunk.lap), schedule.splits_backward
+        each = {Phase.FORWARD: times.forward_busy_ns, Phase.WEIGHT: times.weight_busy_ns}
+        if chunk.phase in each:
+            return int(each[chunk.phase][at])
+        return int(times.backward_busy_ns[at]) + (0 if splits else int(times.weight_busy_ns[at]))
+
+    last_phase = Phase.WEIGHT if schedule.splits_backward else Phase.BACKWARD
+    exchanged, taken = [0] * p, [0] * p
+    first_comes = {(stage, lap) for stage in range(p) for lap in range(laps)}
     while any(waiting):
         before = sum(map(len, waiting))
         for stage, chunks in enumerate(waiting):
@@ -38,7 +48,19 @@ def makespan_by_chunks(schedule: Schedule, m: int, times: PipelineTimes) -> int:
                 if input_ns is None:
                     break
                 chunks.pop()
-                free[stage] = max(free[stage], input_ns) + last_ns(chunk, stage)
+                begin, at = max(free[stage], input_ns), (stage, chunk.lap)
+                free[stage] = begin + last_ns(chunk, stage)
+                if ahead and at in first_comes:
+                    first_comes.remove(at)
+                    free[stage] = max(free[stage], int(times.gathered_ns[at]))
+                busy, exchanges = busy_ns(chunk, stage), chunk.phase is last_phase and chunk.micro_batch == m - 1
+                free[stage] = max(free[stage], taken[stage])
+                if busy and exchanged[stage] > begin:
+                    exchanged[stage] += busy
+                    taken[stage] = exchanged[stage]
+                elif exchanges:
+                    exchanged[stage] = max(exchanged[stage], begin + busy)
+                exchanged[stage] += int(times.exchange_ns[at]) if exchanges else 0
                 target = place + (1 if ahead else -1)
                 if chunk.phase is Phase.WEIGHT or not 0 <= target < p * laps:
                     continue
@@ -50,7 +72,9 @@ def makespan_by_chunks(schedule: Schedule, m: int, times: PipelineTimes) -> int:
                 arrived[chunk.phase, target, chunk.micro_batch] = free[stage] + message + late
                 free[stage] += 0 if times.overlaps else message
         assert sum(map(len, waiting)) < before, "the stages wait for one another"
-    return max(time + int(after) for time, after in zip(free, times.after_ns, strict=True))
+    ends = [time + int(after) for time, after in zip(free, times.after_ns, strict=True)]
+    ends += [time + int(update) for time, update in zip(exchanged, times.update_ns, strict=True)]
+    return max(ends)
 
 
 def random_pipeline(
@@ -79,5 +103,8 @@ def random_times(
         *(some(p, laps) for _ in range(3)),
         *(some(p * laps - 1, longest=message) for _ in range(2)),
         *(some(p, longest=step) for _ in range(3)),
+        *(some(p, laps) for _ in range(3)),
+        *(some(p, laps, longest=step) for _ in range(2)),
+        some(p, longest=step),
         overlaps=rng.random() < 0.5,
     )

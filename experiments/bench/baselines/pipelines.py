@@ -16,7 +16,7 @@ from experiments.bench.baselines.pricing import LayerPricing, Strategy, Strategy
 from strategy.bounds.point import PASSES
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.layout.step_times import StepTimes, no_times, step_ns
+from strategy.layout.step_times import OVERLAPPED, WAITED, StepTimes, no_times, step_ns
 from strategy.search.template.parts import LayerPart
 from strategy.search.template.stages import peak_bytes
 
@@ -82,7 +82,8 @@ def priced(pricing: LayerPricing, stages: Sequence[Stage], samples: int, count: 
         laps = np.array([[number for _, number in pairs]], np.int64)
         peak = max(peak, peak_bytes([part for part, _ in pairs], config, at, laps))
     times["forward_message_ns"], times["backward_message_ns"] = messages_ns(pricing, stages, samples, count)
-    return step_ns(Schedule.ONE_F_ONE_B, count, StepTimes(**times, overlap=pricing.overlap)), peak
+    overlap = pricing.overlap(layers.strategy for stage in stages for layers in stage)
+    return step_ns(Schedule.ONE_F_ONE_B, count, StepTimes(**times, overlap=overlap)), peak
 
 
 def messages_ns(
@@ -112,8 +113,7 @@ def held_bytes(part: LayerPart, in_flight: int) -> int:
 
 def busy_ns(part: LayerPart) -> int:
     """What a micro-batch takes, both ways."""
-    beside_ns = part.forward_overlapped_ns + part.backward_overlapped_ns + part.weight_overlapped_ns
-    return part.forward_ns + part.backward_ns + part.weight_ns + beside_ns
+    return sum(getattr(part, name) for own in WAITED for name in (own, WAITED[own], OVERLAPPED[own]))
 
 
 def once_ns(part: LayerPart) -> int:

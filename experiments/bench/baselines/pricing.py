@@ -18,7 +18,7 @@ together (eight experts on sixteen ranks) is left out.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from strategy.base.budget import Budget
@@ -125,10 +125,10 @@ class LayerPricing:
         """Of a rank."""
         return self.request.memory_limit_bytes
 
-    @property
-    def overlap(self) -> Overlap:
-        """How communication runs beside computation."""
-        return Overlap.of(self.request.cost.cluster)
+    def overlap(self, strategies: Iterable[Strategy]) -> Overlap:
+        """How communication runs beside computation; of several, on the mesh where it takes least."""
+        configs = [PlanConfig(each.dp, each.tp, 1, 1, 1, Schedule.ONE_F_ONE_B) for each in strategies]
+        return min((self.request.overlap_of(each) for each in configs), key=lambda each: each.shared_ticks)
 
     def meshes(self, ranks: int) -> Iterator[tuple[int, int]]:
         """(dp, tp): tensor axes stay within a node and divide the heads, as Megatron has them."""

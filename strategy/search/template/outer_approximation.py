@@ -247,14 +247,14 @@ class KnownPaths:
 
     latest: dict[object, list[tuple[Path, FloatArray]]] = field(default_factory=dict)
 
-    def of(self, config: PlanConfig) -> list[tuple[Path, FloatArray]]:
+    def of(self, config: PlanConfig, overlap: Overlap) -> list[tuple[Path, FloatArray]]:
         """Paths with how often they pass everything, the latest first."""
-        return self.latest.setdefault(_chunks_of(config), [])
+        return self.latest.setdefault((_chunks_of(config), overlap), [])
 
-    def take(self, config: PlanConfig, found: Sequence[tuple[Path, FloatArray]]) -> None:
+    def take(self, config: PlanConfig, overlap: Overlap, found: Sequence[tuple[Path, FloatArray]]) -> None:
         """Remember some."""
-        known = {counts.tobytes(): (path, counts) for path, counts in (*found, *self.of(config))}
-        self.latest[_chunks_of(config)] = list(known.values())[:MOST_KNOWN]
+        known = {counts.tobytes(): (path, counts) for path, counts in (*found, *self.of(config, overlap))}
+        self.latest[_chunks_of(config), overlap] = list(known.values())[:MOST_KNOWN]
 
 
 def _chunks_of(config: PlanConfig) -> object:
@@ -351,7 +351,7 @@ class OuterApproximation:
     def _begin(self, program: _Program, config: PlanConfig, point: FloatArray, *, exact: bool) -> None:
         """With the longest path of a point, and those that are known."""
         program.add_path(*self._longest(config, point, exact=exact))
-        for path, counts in self.paths.of(config):
+        for path, counts in self.paths.of(config, self.overlap):
             program.add_path(path, counts)
 
     def enough(self, config: PlanConfig, weights: FloatArray, step_ns: float) -> float | None:
@@ -405,7 +405,7 @@ class OuterApproximation:
             if counts @ point <= step_ms * (1 + 1e-4) or len(program.paths) >= MOST_PATHS:
                 break
             program.add_path(path, counts)
-        self.paths.take(config, program.binding_paths())
+        self.paths.take(config, self.overlap, program.binding_paths())
         weights = program.weights() / UNITS * UNITS[0]
         least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
         shares = program.mix()

@@ -13,19 +13,18 @@ from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.graph.ops import op_definition
-from strategy.layout.arrangement import Action, Arrangement, Held
+from strategy.layout.arrangement import Action, Arrangement, Held, owner_of
 from strategy.layout.gradient_exchange import BACKWARD
 from strategy.layout.layout import Layout
 from strategy.layout.objective import all_features
 from strategy.layout.overlapped import is_overlapped
 from strategy.layout.parameter_gathers import of_parameters
-from strategy.layout.step_times import OVERLAPPED
+from strategy.layout.step_times import OVERLAPPED, WAITED
 from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
-from strategy.space.bundles import owner_of
 from strategy.space.short_model import LAYERS, places_of
 
 UNTIL = {Phase.FORWARD: "ahead_bytes", Phase.BACKWARD: "behind_bytes", Phase.WEIGHT: "behind_bytes"}
@@ -41,6 +40,7 @@ class LayerPart:
         before_ns, after_ns: of a step, ahead of its first micro-batch and behind its last one.
         forward_overlapped_ns, backward_overlapped_ns, weight_overlapped_ns, before_overlapped_ns, after_overlapped_ns:
             what goes on beside each of these.
+        forward_waited_ns, backward_waited_ns, weight_waited_ns: of a micro-batch, the collectives that it waits for.
         static_bytes: held for ever.
         step_bytes: of a step, held through all its passes, but for sums.
         behind_bytes: of a step, held until its last backward pass.
@@ -65,6 +65,9 @@ class LayerPart:
     weight_overlapped_ns: int = 0
     before_overlapped_ns: int = 0
     after_overlapped_ns: int = 0
+    forward_waited_ns: int = 0
+    backward_waited_ns: int = 0
+    weight_waited_ns: int = 0
     static_bytes: int = 0
     step_bytes: int = 0
     behind_bytes: int = 0
@@ -96,9 +99,10 @@ def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostM
     for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
         op = _belongs_to(graph, arrangement, action)
         name = _pass_of(action, apart=op.name in apart)
-        if cost.cluster.overlaps and action.step is not None and action.kind is not ActKind.TRANSFER:
+        if action.step is not None and action.kind is not ActKind.TRANSFER:
             value = arrangement.tensors[action.writes[0]].value
-            name = OVERLAPPED[name] if is_overlapped(graph, value, action.rate, action.phase) else name
+            beside = cost.cluster.overlaps and is_overlapped(graph, value, action.rate, action.phase)
+            name = OVERLAPPED[name] if beside else WAITED.get(name, name)
         found[at[op.name]].add(name, to_ns(cost.seconds(features)))
     _hold(graph, layout, arrangement, at, found, apart, overlaps=cost.cluster.overlaps)
     return ModelParts(*(each.freeze() for each in found))

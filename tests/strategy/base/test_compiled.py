@@ -52,8 +52,8 @@ def test_what_is_loaded_is_not_interpreted_any_more() -> None:
 def test_short_loops_of_one_process_load_no_compiler() -> None:
     program = (
         "import sys; from strategy.layout.makespan import *; from strategy.layout.schedule import Schedule\n"
-        "one, step = np.ones((2, 1), np.int64), np.ones(2, np.int64)\n"
-        "times = PipelineTimes(one, one, one, step[1:], step[1:], step, step, step)\n"
+        "one = np.ones((2, 1), np.int64)\n"
+        "times = PipelineTimes.of_passes(one, one, one)\n"
         "print([makespan_ns(schedule, 4, times) for schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)])\n"
         "print(sorted({'numba', 'llvmlite', 'scipy'} & set(sys.modules)))"
     )

@@ -15,7 +15,7 @@ import pytest
 
 from strategy.base.budget import Budget
 from strategy.base.errors import CertificateError
-from strategy.bounds.certificate import BoundCertificate, certificate_of, document
+from strategy.bounds.certificate import VERSION, BoundCertificate, certificate_of, document
 from strategy.bounds.closed_forms import ClosedForms, on_axes
 from strategy.bounds.multipliers import Multipliers, PricedForms
 from strategy.bounds.quick_bound import least_work
@@ -409,7 +409,8 @@ def test_wrong_files_are_refused_in_words(case: Case) -> None:
     arrays = good["arrays"]
     assert isinstance(arrays, str)
     wrong: list[dict[str, object]] = [
-        {**good, "version": 9},
+        {**good, "version": VERSION - 1},
+        {**good, "version": VERSION + 1},
         {**good, "pinned": {"layouts": 1}},
         {**good, "pinned": {"dp": "many"}},
         {**good, "arrays": arrays[: len(arrays) // 2]},

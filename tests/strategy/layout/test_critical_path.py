@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.layout import critical_path as module
-from strategy.layout.critical_path import critical_path, even_paths, length_ns
+from strategy.layout.critical_path import critical_path, even_paths, length_ns, straight_path
 from strategy.layout.makespan import makespan_ns
 from strategy.layout.schedule import Schedule
 from tests.support.stage_by_stage import random_pipeline, random_times
@@ -24,6 +24,18 @@ def test_it_is_as_long_as_the_step_and_bounds_every_other(schedule: Schedule) ->
         assert length_ns(path.counts, times) == makespan_ns(schedule, m, times), (p, laps, m, times)
         others = replace(random_times(rng, p, laps, longest=100), overlaps=times.overlaps)
         assert length_ns(path.counts, others) <= makespan_ns(schedule, m, others)
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_times_that_are_too_long_to_be_counted_have_a_path(schedule: Schedule) -> None:
+    """As the first guesses of a linear program have them; it bounds other times like any path."""
+    rng = random.Random(6)
+    for _ in range(20):
+        p, laps, m = random_pipeline(rng, schedule)
+        times = random_times(rng, p, laps, longest=2**57)
+        others = replace(random_times(rng, p, laps, longest=100), overlaps=times.overlaps)
+        for path in (critical_path(schedule, m, times), straight_path(schedule, m, times)):
+            assert length_ns(path.counts, others) <= makespan_ns(schedule, m, others)
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))

@@ -26,9 +26,7 @@ def times_of(p: int, laps: int, forward: Any, backward: Any, weight: Any, **more
         np.array(np.broadcast_to(np.reshape(each, (-1, 1)), (p, laps)), np.int64)
         for each in (forward, backward, weight)
     ]
-    parts = dict.fromkeys(("forward_message_ns", "backward_message_ns"), p * laps - 1)
-    parts |= dict.fromkeys(("before_ns", "after_ns", "late_ns"), p)
-    return PipelineTimes(*chunks, **{**{name: np.zeros(size, np.int64) for name, size in parts.items()}, **more})
+    return replace(PipelineTimes.of_passes(*chunks), **more)
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,8 +35,8 @@ def least(schedule: Schedule, p: int, m: int, totals: tuple[float, float, float,
 def equal_stages(schedule: Schedule, p: int, m: int, totals: tuple[float, float, float, float]) -> float:
     laps = schedule.default_laps
     times = [np.full((p, laps), round(SCALE * total / (p * laps))) for total in totals[:3]]
-    none, step = np.zeros(p * laps - 1, np.int64), np.full(p, round(SCALE * totals[3] / p))
-    return makespan_ns(schedule, m, PipelineTimes(*times, none, none, 0 * step, step, 0 * step)) / SCALE
+    step = np.full(p, round(SCALE * totals[3] / p))
+    return makespan_ns(schedule, m, replace(PipelineTimes.of_passes(*times), after_ns=step)) / SCALE
 
 
 @pytest.mark.parametrize("counts", long_but([((1, 3, 8),), ((2, 4, 5, 7),)], 0))

@@ -89,7 +89,9 @@ def test_times_are_sums_of_the_acts_of_the_program(degrees: dict[str, int]) -> N
                 many += act_alone_ns(program, actor) * (actor.acts_per_step == count)
         sent = times.forward_message_ns[stage : stage + 1].sum() + times.backward_message_ns[stage - 1 : stage].sum()
         assert times.before_ns[stage] + times.after_ns[stage] == once
-        assert times.forward_ns[stage, 0] + times.backward_ns[stage, 0] + sent == many
+        waited = times.forward_waited_ns[stage, 0] + times.backward_waited_ns[stage, 0]
+        assert (waited > 0) == (plan.config.tp > 1)
+        assert times.forward_ns[stage, 0] + times.backward_ns[stage, 0] + waited + sent == many
         if plan.config.pp == 1:
             assert plan.priced.objective_ns == count * many + once
     assert plan.priced.objective_ns / 1e9 == plan.claims.objective_s

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from strategy.bounds.path_mix import mixed
+from strategy.graph.graph import Phase
 from strategy.layout.critical_path import critical_path, even_paths, straight_path
 from strategy.layout.makespan import makespan_ns
-from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.layout.schedule import Schedule, chunk_order, schedule_problem
 from strategy.layout.step_times import (
     ARRAYS,
     TICKS,
@@ -54,7 +55,8 @@ def random_case(rng: random.Random) -> tuple[Schedule, int, StepTimes, StepTimes
     count = rng.choice([stages, 2 * stages, rng.randint(1, 9)])
     if schedule_problem(schedule, stages, laps, count):
         return None
-    overlap = Overlap(allowed=rng.random() < 0.7, slowed_ticks=rng.choice([0, TICKS // 5]))
+    shared = rng.choice([0, TICKS // 3, TICKS])
+    overlap = Overlap(rng.random() < 0.7, slowed_ticks=rng.choice([0, TICKS // 5]), shared_ticks=shared)
     return schedule, count, *(random_times(rng, stages, laps, overlap) for _ in range(2))
 
 
@@ -65,6 +67,42 @@ def random_case(rng: random.Random) -> tuple[Schedule, int, StepTimes, StepTimes
 def test_a_chunk_is_slowed_down_or_as_long_as_what_goes_on_beside_it(beside_ns: int, expected_ns: int) -> None:
     times = one_stage(QUARTER, forward_ns=100, forward_overlapped_ns=beside_ns)
     assert step_ns(Schedule.ONE_F_ONE_B, 3, times) == 3 * expected_ns
+
+
+@pytest.mark.parametrize(
+    ("beside_ns", "shared", "expected_ns"),
+    [(40, 1.0, 110), (80, 1.0, 120), (110, 1.0, 140), (200, 1.0, 230), (200, 0.5, 215), (200, 0.0, 200)],
+)
+def test_what_is_waited_for_holds_up_what_goes_on_beside_it(beside_ns: int, shared: float, expected_ns: int) -> None:
+    """30 of 100 ns are on the links that something else wants for longer than is left."""
+    overlap = replace(QUARTER, shared_ticks=round(TICKS * shared))
+    times = one_stage(overlap, forward_ns=70, forward_waited_ns=30, forward_overlapped_ns=beside_ns)
+    assert step_ns(Schedule.ONE_F_ONE_B, 3, times) == 3 * expected_ns
+
+
+@pytest.mark.parametrize("at_ns", [(0, 0), (1, 0), (0, 1), (5, 0), (0, 5), (3, 3), (1, 7)])
+def test_what_laps_exchange_goes_when_their_last_chunk_has_begun(at_ns: tuple[int, int]) -> None:
+    """Of one stage and one micro-batch of two laps, six chunks of 2 ns; one exchange behind the other."""
+    found = no_times(1, 2)
+    for name in ("forward_ns", "backward_ns", "weight_ns"):
+        found[name][:] = 2
+    found["after_overlapped_ns"][0] = at_ns
+    plain = StepTimes(**found, overlap=Overlap(allowed=True))
+    chunks = list(chunk_order(Schedule.ZBV, 1, 0, 1, 2))
+    begins = {chunk.lap: 2 * at for at, chunk in enumerate(chunks) if chunk.phase is Phase.WEIGHT}
+    ends = 0
+    for lap in sorted(begins, key=lambda lap: begins[lap]):
+        ends = max(ends, begins[lap]) + at_ns[lap]
+    assert step_ns(Schedule.ZBV, 1, plain) == max(2 * len(chunks), ends)
+
+
+def test_a_lap_waits_for_what_is_gathered_for_it_and_those_before() -> None:
+    """Forward passes of 10 ns on two laps of one stage: the first ends behind its own 30, the second behind 50."""
+    found = no_times(1, 2)
+    found["forward_ns"][:], found["before_overlapped_ns"][0] = 10, (30, 20)
+    assert step_ns(Schedule.ZBV, 1, StepTimes(**found, overlap=Overlap(allowed=True))) == 50
+    found["before_overlapped_ns"][0] = 30, 5
+    assert step_ns(Schedule.ZBV, 1, StepTimes(**found, overlap=Overlap(allowed=True))) == 40
 
 
 @pytest.mark.parametrize(("beside_ns", "expected_ns"), [(40, 410), (200, 500), (220, 520)])
@@ -103,7 +141,7 @@ def test_exchanges_beside_the_last_backward_passes_add_up(schedule: Schedule, la
     for name in ("forward_ns", "backward_ns", "weight_ns"):
         found[name][:] = 100
     plain = StepTimes(**found, overlap=QUARTER)
-    exchanging = replace(plain, after_overlapped_ns=np.full(3, 40))
+    exchanging = replace(plain, after_overlapped_ns=np.full((3, laps), 40 // laps))
     assert step_ns(schedule, 3, exchanging) - step_ns(schedule, 3, plain) == more_ns
 
 
@@ -111,7 +149,10 @@ def test_exchanges_beside_the_last_backward_passes_add_up(schedule: Schedule, la
 @pytest.mark.parametrize("most", long_but([120, CASES], 0))
 def test_paths_are_as_long_as_the_step_and_no_longer_than_others(most: int) -> None:
     """The critical path of a case is its step; under other times it, straight and even ones are no longer."""
-    rng, seen = random.Random(3), dict.fromkeys(("late", "beside", "splits", "laps"), 0)
+    rng, seen = (
+        random.Random(3),
+        dict.fromkeys(("late", "beside", "splits", "laps", "gathers", "exchanges", "waits"), 0),
+    )
     cases = 0
     while cases < most:
         found = random_case(rng)
@@ -132,6 +173,9 @@ def test_paths_are_as_long_as_the_step_and_no_longer_than_others(most: int) -> N
         counts = critical.counts
         seen["late"] += bool((counts.after_overlapped_ns > times.overlap.slowed_ticks).any())
         seen["beside"] += bool((counts.forward_overlapped_ns >= TICKS).any())
+        seen["gathers"] += bool((counts.before_overlapped_ns >= TICKS).any())
+        seen["exchanges"] += bool((counts.after_overlapped_ns >= TICKS).any())
+        seen["waits"] += bool((counts.forward_waited_ns % TICKS).any())
         seen["splits"] += schedule.splits_backward
         seen["laps"] += times.laps > 1
     print(seen)

@@ -13,6 +13,7 @@ from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows, stage_rows
+from strategy.bounds.multipliers import Path
 from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SIZE, SUMS
 from strategy.bounds.quick_bound import least_work
 from strategy.layout.config import PlanConfig, Recompute
@@ -27,7 +28,7 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated, examine
-from strategy.search.template.outer_approximation import OuterApproximation
+from strategy.search.template.outer_approximation import KnownPaths, OuterApproximation
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import pipelined
 from strategy.space.candidate_space import free_rules, space_of
@@ -293,8 +294,21 @@ def test_straight_paths_are_not_longer(schedule: Schedule) -> None:
             chunks = [rng.integers(1, 100, (pp, laps)) if turn else np.full((pp, laps), 50) for _ in range(3)]
             steps, ways = [rng.integers(0, 40, pp) for _ in range(2)], [rng.integers(0, 9, pp * laps - 1)] * 2
             late = np.random.default_rng(turn).integers(0, 40, pp) * (not schedule.splits_backward)
-            times = PipelineTimes(*chunks, *ways, *steps, late, overlaps=bool(turn % 2))
+            beside = [
+                np.random.default_rng(turn).integers(0, most, (pp, laps))
+                for most in (50, 50, 50, 100, 1 + 10 * (turn % 4))
+            ]
+            times = PipelineTimes(*chunks, *ways, *steps, late, *beside, steps[1], overlaps=bool(turn % 2))
             straight, longest = (find(schedule, m, times).counts for find in (straight_path, critical_path))
             assert length_ns(straight, times) <= length_ns(longest, times) == makespan_ns(schedule, m, times)
             alike += length_ns(straight, times) == length_ns(longest, times)
     assert alike >= 4
+
+
+def test_paths_are_known_of_configurations_that_overlap_alike() -> None:
+    """Where more links are shared, a path of the same times passes something else."""
+    config, known = PlanConfig(2, 2, 2, 1, 4, Schedule.ONE_F_ONE_B), KnownPaths()
+    one, other = (Overlap(allowed=True, shared_ticks=ticks) for ticks in (0, 512))
+    known.take(config, one, [(Path((0,), exact=True), np.ones(2))])
+    assert len(known.of(config, one)) == 1
+    assert not known.of(config, other)
