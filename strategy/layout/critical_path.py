@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.base.compiled import compiled
 from strategy.layout.makespan import (
@@ -30,6 +31,7 @@ from strategy.layout.makespan import (
 from strategy.layout.merged_order import MergedOrder, merged_order
 from strategy.layout.schedule import Schedule, at_position
 
+BoolArray = npt.NDArray[np.bool_]
 MOST_CHUNKS = 2**21
 """Through longer steps no path is followed chunk by chunk; what one stage does in a row stands in for it."""
 
@@ -279,7 +281,7 @@ def _tandem(
 
 
 @compiled
-def _follow(
+def _advance(
     order: MergedOrder,
     legs: IntArray,
     last: IntArray,
@@ -289,44 +291,31 @@ def _follow(
     beside: IntArray,
     exchange: IntArray,
     overlaps: bool,
-    before: IntArray,
-    after: IntArray,
-    update: IntArray,
-    passed: IntArray,
-    sent: IntArray,
-    sent_last: IntArray,
-    over: IntArray,
-    gathers: IntArray,
-    moves: IntArray,
-    exchanges: IntArray,
-    ends: IntArray,
+    free: IntArray,
+    latest: IntArray,
+    exchanged: IntArray,
+    latest_exchange: IntArray,
+    waited_for: IntArray,
+    waits: BoolArray,
+    is_last: BoolArray,
+    waits_for_gathers: BoolArray,
+    in_row: IntArray,
+    held_up_by: IntArray,
 ) -> None:
-    """Writes how many chunks of every leg the longest path passes, whose messages it follows, and where it ends.
+    """Runs all chunks, and writes what each waited for, and when every stage is free and has exchanged.
 
-    `sent_last` are those of the messages that are of the last chunk of their leg; `over` is how many chunks end on the
-    path, whatever they waited for; `gathers` is the leg that the path
-    begins behind the gathers of, `moves` and `exchanges` what it passes beside chunks. The last of `ends` says whether
-    an exchange ends it.
+    A chunk waits for another one (`waited_for`), by a message if it `waits`; or for gathers; or until what goes on
+    beside the chunk `held_up_by` is over. `in_row` is the chunk with which that began that goes on in a row beside
+    others; -1 where there is none.
     """
     stage, source = order.stage, order.source
-    mask = order.width - 1
-    free = before.copy()
-    latest = np.full(free.size, -1, np.int64)
+    mask, number = order.width - 1, legs.size // stage.size
     arrives = np.zeros((stage.size + 1, order.width), np.int64)  # the last row is that of no message
     sender = np.full((stage.size + 1, order.width), -1, np.int64)
     counts = np.zeros(stage.size, np.int64)
-    waited_for = np.empty(legs.size, np.int64)
-    waits = np.empty(legs.size, np.bool_)
-    number = legs.size // stage.size
-    is_last = np.zeros(legs.size, np.bool_)
-    waits_for_gathers = np.zeros(legs.size, np.bool_)
-    exchanged = np.zeros(free.size, np.int64)
-    began = np.full(free.size, -1, np.int64)  # with which chunk what goes on in a row beside others began
-    latest_exchange = np.full(free.size, -1, np.int64)
-    in_row = np.full(legs.size, -1, np.int64)  # with which chunk that began in which a chunk's own is
+    began = np.full(free.size, -1, np.int64)
     taken = np.zeros(free.size, np.int64)
     taken_of = np.full(free.size, -1, np.int64)
-    held_up_by = np.full(legs.size, -1, np.int64)  # whose own, that waited in a row, it waits for
     for entry in range(legs.size):
         leg = legs[entry]
         s, slot = stage[leg], counts[leg] & mask
@@ -360,6 +349,68 @@ def _follow(
         sender[leg, slot] = entry
         latest[s] = entry
         free[s] = ended if overlaps else ended + message[leg]
+
+
+@compiled
+def _follow(
+    order: MergedOrder,
+    legs: IntArray,
+    last: IntArray,
+    message: IntArray,
+    late: IntArray,
+    gathered: IntArray,
+    beside: IntArray,
+    exchange: IntArray,
+    overlaps: bool,
+    before: IntArray,
+    after: IntArray,
+    update: IntArray,
+    passed: IntArray,
+    sent: IntArray,
+    sent_last: IntArray,
+    over: IntArray,
+    gathers: IntArray,
+    moves: IntArray,
+    exchanges: IntArray,
+    ends: IntArray,
+) -> None:
+    """Writes how many chunks of every leg the longest path passes, whose messages it follows, and where it ends.
+
+    `sent_last` are those of the messages that are of the last chunk of their leg; `over` is how many chunks end on the
+    path, whatever they waited for; `gathers` is the leg that the path begins behind the gathers of, `moves` and
+    `exchanges` what it passes beside chunks. The last of `ends` says whether an exchange ends it.
+    """
+    stage, free = order.stage, before.copy()
+    latest = np.full(free.size, -1, np.int64)
+    exchanged = np.zeros(free.size, np.int64)
+    latest_exchange = np.full(free.size, -1, np.int64)
+    waited_for = np.empty(legs.size, np.int64)
+    waits = np.empty(legs.size, np.bool_)
+    is_last = np.zeros(legs.size, np.bool_)
+    waits_for_gathers = np.zeros(legs.size, np.bool_)
+    in_row = np.full(legs.size, -1, np.int64)
+    held_up_by = np.full(legs.size, -1, np.int64)
+    _advance(
+        order,
+        legs,
+        last,
+        message,
+        late,
+        gathered,
+        beside,
+        exchange,
+        overlaps,
+        free,
+        latest,
+        exchanged,
+        latest_exchange,
+        waited_for,
+        waits,
+        is_last,
+        waits_for_gathers,
+        in_row,
+        held_up_by,
+    )
     longest = np.int64(-1)
     for s in range(free.size):
         if free[s] + after[s] > longest:
