@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from strategy.base.units import to_ns
 from strategy.graph.graph import Phase
+from strategy.graph.weight_gradients import weight_gradients
 from strategy.layout.objective import Priced
-from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 
@@ -39,7 +39,7 @@ def stage_times(priced: Priced) -> tuple[StageTimes, ...]:
     stages = range(len(priced.layout.stages.placements))
     forward, backward, weight, update = ([0 for _ in stages] for _ in range(4))
     messages = {phase: [0 for _ in stages] for phase in Phase}
-    deferred = {op.name for op in defer_weight_gradients(priced.graph).ops if op.phase is Phase.WEIGHT}
+    deferred = weight_gradients(priced.graph)
     tensors = priced.arrangement.tensors
     for action, found in zip(priced.arrangement.actions, priced.features, strict=True):
         time_ns, at = to_ns(priced.cost.seconds(found)), action.stage

@@ -33,7 +33,7 @@ from strategy.ilp.certificate.words import proof_of, proof_words
 from strategy.layout.step_times import ARRAYS, Overlap, StepTimes, no_times
 from strategy.space.request import Pins
 
-KIND, VERSION = "candidates", 3
+KIND, VERSION = "candidates", 4
 WIDTHS = {"bounds": 6, "paths": 3}
 """Of arrays with two axes."""
 UNKNOWN = Overlap(allowed=False)

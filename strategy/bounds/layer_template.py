@@ -11,11 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import cast
 
 from strategy.base.budget import Budget
-from strategy.base.identity import Identity
 from strategy.bounds.at_work import NOTHING, count_at_head, count_at_work
 from strategy.bounds.one_mesh import on_one_stage, without_data_axis
 from strategy.bounds.point import (
@@ -37,6 +34,7 @@ from strategy.bounds.template_cut import TemplateName
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.ops import op_definition
 from strategy.graph.signature import SbpFilter, Signature
+from strategy.graph.weight_gradients import weight_gradients
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter, lay_out
@@ -47,7 +45,6 @@ from strategy.layout.parameter_gathers import of_parameters
 from strategy.layout.step_times import OVERLAPPED, WAITED
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
-from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import Partial, Reduce, Sbp
 from strategy.sbp.tensor import Rate
@@ -195,18 +192,7 @@ class _Weigher:
 
 
 def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
-    return _Weigher(places_of(graph), counted, _apart(graph))
-
-
-def _apart(graph: Graph) -> frozenset[str]:
-    """Gradients of weights, which are a pass of their own under some schedules."""
-    return _known_apart(Identity(graph))
-
-
-@lru_cache(maxsize=8)
-def _known_apart(known: Identity) -> frozenset[str]:
-    graph = cast(Graph, known.held)
-    return frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
+    return _Weigher(places_of(graph), counted, weight_gradients(graph))
 
 
 def _handed(graph: Graph, between: Converter) -> Mapping[str, Handed]:
@@ -295,7 +281,7 @@ def _held(
     """
     homes: dict[str, Weight] = {}
     kept: dict[str, Kept] = {}
-    apart = _apart(graph)
+    apart = weight_gradients(graph)
     part_of = places_of(graph)
     for name, value in graph.values.items():
         decider = deciding_op(graph, name)

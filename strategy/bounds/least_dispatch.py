@@ -27,11 +27,14 @@ from scipy.sparse.csgraph import maximum_flow
 from strategy.bounds.least_exchange import converter_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.one_mesh import without_data_axis
+from strategy.cost.cost import CostModel
+from strategy.cost.measurement import Features
 from strategy.graph.experts import products_of_experts
 from strategy.graph.graph import Graph, Op
 from strategy.graph.signature import Listings
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
+from strategy.layout.covered import covering_products, products_ns
 from strategy.sbp.sbp import B, NdSbp, Partial, Reduce, Sbp, Split, is_legal_layout, may_be_partial
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.space.rules import beside_experts, following_experts, following_samples, staying_with_experts
@@ -55,6 +58,7 @@ class ExpertExchange:
         targets: how it is read, the same of every reader.
         writer, readers: the numbers of these ops, each once.
         to_experts: whether it goes from what is by sample to what is by expert; else back.
+        products: that cover it, whole, with one sample and with two (`layout.covered`).
     """
 
     one: TensorSpec
@@ -64,12 +68,18 @@ class ExpertExchange:
     writer: int
     readers: tuple[int, ...]
     to_experts: bool
+    products: tuple[tuple[Features, Features], ...] = ()
 
     def spec(self, samples: int) -> TensorSpec:
         """With so many samples."""
         shape = tuple(a + (b - a) * (samples - 1) for a, b in zip(self.one.shape, self.two.shape, strict=True))
         ragged = self.one.ragged
         return replace(self.one, shape=shape, ragged=None if ragged is None else replace(ragged, dims=shape[:-1]))
+
+    def covers_ns(self, samples: int, cost: CostModel, ranks: int) -> int:
+        """For how long it is covered with so many samples."""
+        whole = [replace(one, flop=one.flop + (two.flop - one.flop) * (samples - 1)) for one, two in self.products]
+        return products_ns(whole, cost, ranks)
 
 
 @dataclass(slots=True)
@@ -112,7 +122,7 @@ class _Ways:
 
 def exchanged_with_experts(one: Graph, two: Graph) -> tuple[ExpertExchange, ...]:
     """What a layer may exchange in a micro-batch: the middle one of a short model, with one sample and with two."""
-    ways, staying = _Ways(two), staying_with_experts(two)
+    ways, staying, each = _Ways(two), staying_with_experts(two), [covering_products(graph) for graph in (one, two)]
     found = []
     for name, value in two.values.items():
         writer = two.producer.get(name)
@@ -132,13 +142,14 @@ def exchanged_with_experts(one: Graph, two: Graph) -> tuple[ExpertExchange, ...]
                     ways.number(writer),
                     tuple(dict.fromkeys(map(ways.number, readers))),
                     to_experts,
+                    tuple(zip(*(products.get(name, ()) for products in each), strict=True)),
                 )
             )
     return tuple(found)
 
 
 def least_dispatch_ns(work: LeastWork, config: PlanConfig) -> int:
-    """Of a layer, in a micro-batch; of a context axis nothing is said.
+    """Of a layer, in a micro-batch, beside what gradients of weights may cover; of a context axis nothing is said.
 
     Where links inside of nodes are the faster ones, no data axis makes it less.
     """
@@ -149,7 +160,11 @@ def least_dispatch_ns(work: LeastWork, config: PlanConfig) -> int:
         work.dispatches[config.recompute] = exchanged_with_experts(*work.graphs(config.recompute))
     known: tuple[ExpertExchange, ...] = work.dispatches[config.recompute]
     converter, samples = converter_of(work, config), config.micro_batch * config.dp
-    return least_cut_ns(known, [_least_ns(converter, config, each, each.spec(samples)) for each in known])
+    ranks, costs_ns = math.prod(config.mesh), list[float]()
+    for each in known:
+        covers = each.covers_ns(samples, work.cost, ranks) if work.cost.cluster.overlaps else 0
+        costs_ns.append(max(_least_ns(converter, config, each, each.spec(samples)) - covers, 0.0))
+    return least_cut_ns(known, costs_ns)
 
 
 def least_cut_ns(values: Sequence[ExpertExchange], costs_ns: Sequence[float]) -> int:

@@ -28,13 +28,13 @@ from strategy.cost.cost import CostModel, op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import op_signatures
+from strategy.graph.weight_gradients import weight_gradients
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.convert import Converter
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Placement, Space
 from strategy.sbp.tensor import Rate
 from strategy.space.rules import beside_experts, following_samples
@@ -377,7 +377,7 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     recompute, several = kind
     graphs = [_alone(model, training, recompute, samples, several=several) for samples in (1, 2)]
     counts = multiplicities(graphs[0], model.layers) if shortened(model) is not None else {}
-    apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
+    apart = weight_gradients(graphs[0])
     follow, beside = following_samples(graphs[1], 2), beside_experts(graphs[1])
     places = places_of(graphs[0])
     found: Counter[tuple[Features, Features, str, int, int | None, bool, bool, bool]] = Counter()

@@ -19,6 +19,7 @@ from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import (
+    BACKWARD_COVERED,
     BYTES,
     MESSAGES,
     MICRO,
@@ -120,7 +121,7 @@ def proved_ns(
         for at in np.flatnonzero(row).tolist() if units else ():
             rates[at] += units * (int(row[at]) << ROW_BITS)
     most = np.full(SIZE, float(MOST_NS))
-    most[TIMES] = _most_ns(config, layers, bound_ns)
+    most[TIMES] = _most_ns(config, layers, bound_ns, overlap)
     most[MESSAGES] = _most_of_messages_ns(config, layers, bound_ns, overlap)
     # Where the memory limit is kept, nothing holds more than that, as often as a row counts it.
     most[BYTES] = np.minimum(limit_bytes // np.maximum(rows.max(0)[BYTES], 1) + 1, MOST_BYTES)
@@ -150,12 +151,12 @@ def _least_of_way(rates: Sequence[int], way: Bounded, most: FloatArray) -> int:
     )
 
 
-def _most_ns(config: PlanConfig, layers: int, bound_ns: int) -> FloatArray:
+def _most_ns(config: PlanConfig, layers: int, bound_ns: int, overlap: Overlap) -> FloatArray:
     """(TIMES,): what no pass has more of in a step that takes less than a bound.
 
     All parts are on some stage, and a step takes no less than each of their passes, than what goes on beside it or,
     of what is done once beside it, than a share of that. Passes of a micro-batch it takes for each of these, and for
-    every part of that kind on the stage.
+    every part of that kind on the stage; of what is covered, that share which slows it down.
     """
     share = TICKS // config.virtual_stages
     if layers < PARTS or not share:
@@ -165,6 +166,9 @@ def _most_ns(config: PlanConfig, layers: int, bound_ns: int) -> FloatArray:
     for passes in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED):
         at = found[passes].reshape(-1, PARTS)
         found[passes] = np.minimum(at, (bound_ns + 1) // np.maximum(often, 1) + 1).ravel()
+    slows = often * (TICKS if config.schedule.splits_backward else overlap.slowed_ticks)
+    covered = np.minimum(TICKS * (bound_ns + 1) // np.maximum(slows, 1) + 1, MOST_NS)
+    found[BACKWARD_COVERED] = np.where(slows, covered, MOST_NS)
     return found
 
 

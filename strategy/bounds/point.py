@@ -8,37 +8,38 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from strategy.layout.step_times import OVERLAPPED, WAITED
+from strategy.layout.step_times import COVERED, OVERLAPPED, WAITED
 
 FloatArray = npt.NDArray[np.float64]
 OWN = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
 """The passes of a micro-batch, and what is done once per step: what a stage does itself."""
-PASSES = (*OWN, *(OVERLAPPED[name] for name in OWN), *WAITED.values())
-"""The same, then what goes on beside each, then what micro-batches wait for; fields of `StepTimes`."""
+PASSES = (*OWN, *(OVERLAPPED[name] for name in OWN), *WAITED.values(), *COVERED.values())
+"""The same, then what goes on beside each, what micro-batches wait for, and what is covered; fields of `StepTimes`."""
 PARTS = 3
-TIMES, MESSAGES = slice(0, 39), slice(39, 41)
+TIMES, MESSAGES = slice(0, 42), slice(42, 44)
 """Where nanoseconds are: of `PASSES` x parts, and of what is handed on to the next stage and back to that before."""
-HELD, AHEAD, SUMS = slice(41, 44), slice(44, 47), slice(47, 50)
+HELD, AHEAD, SUMS = slice(44, 47), slice(47, 50), slice(50, 53)
 """Where the bytes of each part are: held for the whole step; until the last forward pass; in sums of gradients."""
-SAVED, WAITING, DEFERRED = slice(50, 53), slice(53, 56), slice(56, 59)
+SAVED, WAITING, DEFERRED = slice(53, 56), slice(56, 59), slice(59, 62)
 """Those of a micro-batch: saved from its forward pass to its backward pass; from there to its gradients of weights,
 which may be a pass of their own; and from the backward pass to these."""
-ADDED = slice(59, 62)
+ADDED = slice(62, 65)
 """Deferred like these, but in places of their own: nothing that is saved is overwritten by them."""
-MOVED = slice(62, 63)
+MOVED = slice(65, 66)
 """Those of a layer between that are held at any time of backward passes: what is gathered, and what is exchanged."""
-AT_HEAD = slice(63, 64)
+AT_HEAD = slice(66, 67)
 """Those of the last part while that forward act runs which reads and writes most there: logits and what they become."""
-AT_WORK = slice(64, 65)
+AT_WORK = slice(67, 68)
 """Those of a layer between while that act of its backward pass runs at which most is there, but for what is moved."""
 KINDS_OF_BYTES = (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED, MOVED, AT_HEAD, AT_WORK)
-BYTES, OF_MICRO_BATCH = slice(41, 65), slice(50, 62)
+BYTES, OF_MICRO_BATCH = slice(44, 68), slice(53, 65)
 """All of these, and those that every micro-batch in flight holds."""
-MICRO, MICRO_OVERLAPPED, MICRO_WAITED = slice(0, 9), slice(15, 24), slice(30, 39)
-"""Those of `TIMES` that every micro-batch takes itself, what goes on beside it, and what it waits for."""
+MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED = slice(0, 9), slice(15, 24), slice(30, 39), slice(39, 42)
+"""Those of `TIMES` that every micro-batch takes itself, what goes on beside it, what it waits for, and of its backward
+passes what is covered."""
 OF_STEP = slice(9, 15)
 """Those that a step takes itself ahead of its first micro-batch, and behind its last."""
-SIZE = 65
+SIZE = 68
 
 
 def time_at(name: str, part: int) -> int:

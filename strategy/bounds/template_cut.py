@@ -21,6 +21,7 @@ from strategy.bounds.point import (
     AHEAD,
     AT_HEAD,
     AT_WORK,
+    BACKWARD_COVERED,
     DEFERRED,
     HELD,
     MICRO,
@@ -38,6 +39,8 @@ from strategy.ilp.certificate.proof import Proof
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.space.problem_builder import Weighing
 
+BACKWARD_WAITED = slice(time_at("backward_waited_ns", 0), time_at("backward_waited_ns", PARTS))
+"""What a backward pass waits for."""
 HELD_OR_AHEAD = slice(HELD.start, AHEAD.stop)
 """What is held of parameters."""
 
@@ -101,6 +104,8 @@ class TemplateCut:
         """Whether what it says holds for a configuration."""
         ours, weights = self.template.config, self.weighing.weights
         if self.template.tensor_axis:
+            if (weights[BACKWARD_COVERED] > weights[BACKWARD_WAITED]).any():
+                return False  # with more micro-batches more may be covered
             alike = of_tensor_axis(config.keeping_everything) if self._is_of_work else of_tensor_axis(config)
             return of_tensor_axis(ours) == alike and not (config.zero_stage == 3 and weights[HELD_OR_AHEAD].any())
         if self.template.key == TemplateName(config, tensor_axis=False).key:
@@ -155,7 +160,7 @@ def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
 
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
     """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
-    following = MICRO, MICRO_WAITED, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD, AT_WORK
+    following = MICRO, MICRO_WAITED, BACKWARD_COVERED, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD, AT_WORK
     return following if config.zero_stage == 3 else (*following, HELD, AHEAD)
 
 

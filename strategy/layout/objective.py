@@ -5,8 +5,8 @@
 An act is priced on the rank with the largest pieces, and counts where it is (`account_of`): in every chunk of its
 stage, lap and phase, or once, before the first chunk of a step or after the last. A transfer of a micro-batch is the
 message from its place along the pipeline to the next. Conversions that no layer waits for (`overlapped`) count beside
-the chunk where collectives run beside computation; how long it lasts then, `step_times` says. What else runs beside
-other work counts in full.
+the chunk where collectives run beside computation; how long it lasts then, `step_times` says. So do those that
+gradients of weights cover (`covered`). What else runs beside other work counts in full.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from strategy.graph.graph import Graph, Phase
 from strategy.graph.signature import Signature, piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Pipeline, arrange
 from strategy.layout.config import PlanConfig
+from strategy.layout.covered import covered_acts
 from strategy.layout.layout import Layout
 from strategy.layout.overlapped import is_overlapped
 from strategy.layout.schedule import at_position, position_of
 from strategy.layout.shared_links import shared_ticks
-from strategy.layout.step_times import OVERLAPPED, WAITED, Overlap, StepTimes, no_times, step_ns
+from strategy.layout.step_times import COVERED, OVERLAPPED, WAITED, Overlap, StepTimes, no_times, step_ns
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
@@ -160,7 +161,7 @@ def step_times(
 ) -> StepTimes:
     """What the stages of a laid-out graph do, and for how long."""
     features = all_features(graph, layout, arrangement, cost)
-    return _step_times(graph, arrangement, features, cost, pipeline, len(layout.stages.placements))
+    return _step_times(graph, arrangement, features, cost, pipeline, layout.stages.placements)
 
 
 def objective_ns(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline) -> int:
@@ -214,16 +215,26 @@ def _step_times(
     features: Sequence[Features],
     cost: CostModel,
     pipeline: Pipeline,
-    stages: int,
+    placements: Sequence[Placement],
 ) -> StepTimes:
+    stages, ranks = len(placements), len(placements[0].devices)
     found = no_times(stages, pipeline.laps)
     known: dict[Identity, int] = {}
     sums: dict[Account, int] = {}
-    for account, seen in zip(accounts_of(graph, arrangement, pipeline, stages), features, strict=True):
+    took_ns, accounts = list[int](), accounts_of(graph, arrangement, pipeline, stages)
+    for account, seen in zip(accounts, features, strict=True):
         key = Identity(seen)
         if key not in known:
             known[key] = to_ns(cost.seconds(seen))
+        took_ns.append(known[key])
         sums[account] = sums.get(account, 0) + known[key]
+    if pipeline.overlaps:
+        for at, covered_ns in covered_acts(graph, arrangement, took_ns, cost, ranks):
+            name, place = waited = accounts[at]
+            if name in COVERED:
+                covered = COVERED[name], place
+                sums[waited] -= covered_ns
+                sums[covered] = sums.get(covered, 0) + covered_ns
     for (name, place), total_ns in sums.items():
         found[name][place] = total_ns
     return StepTimes(**found, overlap=overlap_of(pipeline, cost))
@@ -251,8 +262,8 @@ class Priced:
     @cached_property
     def times(self) -> StepTimes:
         """What its stages do, and for how long."""
-        count = len(self.layout.stages.placements)
-        return _step_times(self.graph, self.arrangement, self.features, self.cost, self.pipeline, count)
+        placements = self.layout.stages.placements
+        return _step_times(self.graph, self.arrangement, self.features, self.cost, self.pipeline, placements)
 
     def exchanging(self, bucket_bytes: int, streams: int) -> Priced:
         """The same with another exchange of gradients, on which nothing here depends: it is worked out no more."""

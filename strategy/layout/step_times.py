@@ -6,22 +6,24 @@ ahead of the first chunk that reads them, and gradients are exchanged as soon as
 leave them whole; in the order of these chunks, on one stream, on which what later chunks have beside them waits.
 
     own     = what it computes + what it waits for
-    busy    = overlapped + shared x what it waits for
-    chunk   = max(own + slowed x (overlapped + messages to it and from it),  busy)
+    busy    = overlapped + shared x (what it waits for + covered)
+    chunk   = max(own + slowed x (overlapped + covered + messages to it and from it),  busy)
     first   = chunk,  but it ends no earlier than  own before the step + gathers of its lap and those before + busy
     before  = own + slowed x overlapped
     after   = own + slowed x overlapped / laps,  or own behind the last exchange
     begins  = begin of the last chunk of a lap + busy,  or the end of the exchange before
-    message = message - slowed x message;  of the last backward pass of a lap + slowed x overlapped / laps / 2
+    message = message - slowed x message;  of the last backward pass of one of several laps
+              + slowed x overlapped / laps / 2
 
-Collectives that layers wait for share their links with what goes on beside these (`shared_links`).
+Collectives that layers wait for share their links with what goes on beside these (`shared_links`). What gradients of
+weights are computed beside (`covered`) slows these down, and is waited for where they are a pass of their own.
 
-A chunk that waits for a message does not run beside it, so that this one does not slow it down. What gradients are
-exchanged beside a last backward pass delays what that one hands on: the exchanges of all stages add up as the pipeline
-drains, all of each on one lap. On several, those of a lap go on beside the one that follows, whose first chunks they
-slow down and whose others wait for these: on every stage that a micro-batch passes, not once. How much of it falls
-on one chunk lies between all, where it takes as long as the exchange, and none; half is counted. Where gradients of
-weights are chunks of their own, a stage ends with these, which hand on nothing.
+A chunk that waits for a message does not run beside it, so that this one does not slow it down. On one lap, what
+gradients are exchanged slows down hardly more than the end of the last backward pass, and nothing where they are
+exchanged together (`search.exchange_choice`). On several, those of a lap go on beside the one that follows, whose first
+chunks they slow down and whose others wait for these: on every stage that a micro-batch passes, not once. How much of
+it falls on one chunk lies between all, where it takes as long as the exchange, and none; half is counted. Where
+gradients of weights are chunks of their own, a stage ends with these, which hand on nothing.
 
 A step is the makespan of these under the schedule: the longest of all paths, each of which is a linear function of all
 times, for every maximum is that of linear functions (`mean_path`).
@@ -63,6 +65,9 @@ WAITED = {
     "weight_ns": "weight_waited_ns",
 }
 """What a stage does in a pass of a micro-batch -> the collectives that it waits for there."""
+COVERED = {"backward_waited_ns": "backward_covered_ns"}
+"""What a stage waits for -> those of these collectives that gradients of weights are computed beside, where these are
+no pass of their own; else it waits for them, too."""
 MESSAGES = {"forward_ns": "forward_message_ns", "backward_ns": "backward_message_ns"}
 """Passes -> their messages."""
 
@@ -101,6 +106,7 @@ class StepTimes:
         before_overlapped_ns, after_overlapped_ns: (stages, laps), once per step, beside that.
         forward_waited_ns, backward_waited_ns, weight_waited_ns: (stages, laps), of a micro-batch, collectives of the
             stage that it waits for.
+        backward_covered_ns: (stages, laps), of a micro-batch, those that gradients of weights are computed beside.
         overlap: how communication runs beside computation.
     """
 
@@ -119,6 +125,7 @@ class StepTimes:
     forward_waited_ns: IntArray
     backward_waited_ns: IntArray
     weight_waited_ns: IntArray
+    backward_covered_ns: IntArray
     overlap: Overlap
 
     @property
@@ -208,8 +215,7 @@ def waited_ticks(times: StepTimes) -> int:
 
 def late_ticks(schedule: Schedule, times: StepTimes) -> int:
     """Of a nanosecond of what is done beside the last chunks of a stage, for the message of that of each lap."""
-    share = times.laps if times.laps == 1 else 2 * times.laps
-    return 0 if schedule.splits_backward else times.overlap.slowed_ticks // share
+    return 0 if schedule.splits_backward or times.laps == 1 else times.overlap.slowed_ticks // (2 * times.laps)
 
 
 def hidden_ticks(schedule: Schedule, times: StepTimes) -> dict[str, int]:
@@ -266,17 +272,26 @@ def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exp
         passes["weight_ns"], busy["weight_ns"] = counts.backward_ns, counts.backward_busy_ns
     for name, often in busy.items():
         found[OVERLAPPED[name]] += TICKS * often
-        found[WAITED[name]] += shared * often
+        for sharing in _sharing(name):
+            found[sharing] += shared * often
     for name, often in passes.items():
         own = exposed.is_own[name] * often
         found[name] += TICKS * own
         found[OVERLAPPED[name]] += TICKS * (often - own) + slowed * own
-        found[WAITED[name]] += shared * (often - own) + TICKS * own
+        for sharing in _sharing(name):
+            is_covered = sharing in COVERED.values() and not schedule.splits_backward
+            found[sharing] += shared * (often - own) + (slowed if is_covered else TICKS) * own
         if name in MESSAGES:
             found[MESSAGES[name]] += slowed * exposed.ends_of_messages(own)
     found["forward_message_ns"] += waited_ticks(times) * counts.forward_message_ns
     found["backward_message_ns"] += waited_ticks(times) * counts.backward_message_ns
     return MeanPath(StepTimes(**found, overlap=times.overlap), TICKS * paths.number)
+
+
+def _sharing(name: str) -> tuple[str, ...]:
+    """The collectives of layers in a pass, which share links with what goes on beside."""
+    waited = WAITED[name]
+    return (waited, COVERED[waited]) if waited in COVERED else (waited,)
 
 
 class _Exposed:
@@ -289,14 +304,19 @@ class _Exposed:
         own = [times.forward_ns, times.backward_ns, times.weight_ns]
         overlapped = [times.forward_overlapped_ns, times.backward_overlapped_ns, times.weight_overlapped_ns]
         waited = [times.forward_waited_ns, times.backward_waited_ns, times.weight_waited_ns]
-        if not schedule.splits_backward:
-            for each in (own, overlapped, waited):
+        beside = [sent[0], sent[1], np.zeros_like(sent[0])]
+        sharing = list(waited)
+        sharing[1] = sharing[1] + times.backward_covered_ns
+        if schedule.splits_backward:
+            waited[1] = sharing[1]
+        else:
+            beside[1] = beside[1] + times.backward_covered_ns
+            for each in (own, overlapped, waited, sharing):
                 each[1], each[2] = each[1] + each[2], np.zeros_like(each[2])
-        moved = [sent[0], sent[1], np.zeros_like(sent[0])]
         slow = [
-            TICKS * (each + w) + slowed * (b + m) for each, w, b, m in zip(own, waited, overlapped, moved, strict=True)
+            TICKS * (each + w) + slowed * (b + m) for each, w, b, m in zip(own, waited, overlapped, beside, strict=True)
         ]
-        self.busy = tuple(TICKS * b + shared * w for b, w in zip(overlapped, waited, strict=True))
+        self.busy = tuple(TICKS * b + shared * w for b, w in zip(overlapped, sharing, strict=True))
         self.forward, self.backward, self.weight = map(np.maximum, slow, self.busy)
         is_own = [each >= b for each, b in zip(slow, self.busy, strict=True)]
         if not schedule.splits_backward:

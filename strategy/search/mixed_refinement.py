@@ -25,6 +25,7 @@ from strategy.bounds.least_work import LeastWork
 from strategy.bounds.mixed_bound import mixed_bounds_ns
 from strategy.bounds.point import (
     AHEAD,
+    BACKWARD_COVERED,
     HELD,
     MESSAGES,
     MICRO,
@@ -171,7 +172,7 @@ class MixedRefinement:
         config, found = box.config, np.zeros(SIZE)
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
-        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED):
+        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED):
             found[each] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = SCARCE * box.bound_ns / min(self.request.memory_limits(config))

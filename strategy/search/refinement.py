@@ -30,6 +30,7 @@ from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
+    BACKWARD_COVERED,
     KINDS_OF_BYTES,
     MESSAGES,
     MICRO,
@@ -490,7 +491,7 @@ class Refinement:
         config, found = box.config, np.zeros(SIZE)
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
-        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED):
+        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED):
             found[each] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = TIE * box.bound_ns / self.request.memory_limit_bytes

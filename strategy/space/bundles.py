@@ -8,7 +8,9 @@ from types import MappingProxyType
 
 from strategy.graph.graph import Phase, deciding_op
 from strategy.layout.arrangement import Lifetimes, owner_of
+from strategy.layout.covered import covers_ns
 from strategy.layout.objective import account_of, conversion_account, message_account
+from strategy.layout.step_times import COVERED
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.space.classes import Classes, OpClass, Writer
 from strategy.space.space import SearchSpace, Weight
@@ -16,7 +18,10 @@ from strategy.space.space import SearchSpace, Weight
 Instance = tuple[str, int, int]
 """(value, the stage that it lives on or -1 where it is loaded, the stage of its readers)."""
 Weights = tuple[Weight, Weight, Weight]
-"""What a nanosecond of a conversion counts: at home, on the way, and where it arrives."""
+"""What a nanosecond of a conversion counts: at home, on the way, and where it arrives; on one stage, what is waited for
+of it, and what is covered."""
+Move = tuple[int, int, int]
+"""(home stage, readers' stage, for how many nanoseconds such conversions are covered)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,8 @@ class Bundle:
     """(class, at which of its inputs it reads the value)."""
     spec: TensorSpec
     instances: tuple[Instance, ...]
-    moves: Mapping[tuple[int, int], Weights]
-    """(home stage, readers' stage) -> what that conversion of all instances costs."""
+    moves: Mapping[Move, Weights]
+    """What such a conversion of all instances costs."""
 
 
 @dataclass(slots=True)
@@ -40,13 +45,14 @@ class _BundleBuilder:
     readers: tuple[tuple[OpClass, tuple[int, ...]], ...]
     spec: TensorSpec
     instances: list[Instance] = field(default_factory=list)
-    moves: dict[tuple[int, int], Weights] = field(default_factory=dict)
+    moves: dict[Move, Weights] = field(default_factory=dict)
 
-    def add(self, value: str, home: int, stage: int, weights: Weights) -> None:
+    def add(self, value: str, move: Move, weights: Weights) -> None:
         """Add a value whose conversion from its home to its readers has some weights."""
+        home, stage, _ = move
         self.instances.append((value, home, stage))
-        leaving, moving, arriving = self.moves.get((home, stage), (0, 0, 0))
-        self.moves[home, stage] = leaving + weights[0], moving + weights[1], arriving + weights[2]
+        leaving, moving, arriving = self.moves.get(move, (0, 0, 0))
+        self.moves[move] = leaving + weights[0], moving + weights[1], arriving + weights[2]
 
     def freeze(self) -> Bundle:
         """The bundle."""
@@ -64,24 +70,35 @@ def bundles(classes: Classes) -> list[Bundle]:
             wanted = tuple((reader.index, positions) for reader, positions in readers)
             source = None if writer is None else writer.identity
             key = (source, wanted, home == stage, value.spec, value.role)
-            found.setdefault(key, _BundleBuilder(writer, readers, value.spec)).add(
-                name, home, stage, _weights(lifetimes, space, name, home, stage)
-            )
+            builder = found.setdefault(key, _BundleBuilder(writer, readers, value.spec))
+            builder.add(name, *_move(lifetimes, space, name, home, stage))
     return [builder.freeze() for builder in found.values()]
 
 
-def _weights(lifetimes: Lifetimes, space: SearchSpace, name: str, home: int, stage: int) -> Weights:
+def _move(lifetimes: Lifetimes, space: SearchSpace, name: str, home: int, stage: int) -> tuple[Move, Weights]:
     """Of the conversion of one value; where it is loaded, of the load, which is where it arrives."""
     rate, owner = space.graph.values[name].rate, owner_of(space.graph, name)
     if deciding_op(space.graph, name) is None:
         lap = lifetimes.leg(lifetimes.readers(name, stage)[0]).lap
-        return 0, 0, space.weight(owner, account_of(Rate.MICRO_BATCH, Phase.FORWARD, stage, lap))
+        return (home, stage, 0), (0, 0, space.weight(owner, account_of(Rate.MICRO_BATCH, Phase.FORWARD, stage, lap)))
     (phase, lap), (later, other) = (lifetimes.when(name, home, stage, at=at) for at in (home, stage))
     leaves = conversion_account(space.graph, space.pipeline, name, rate, phase, home, lap)
     arrives = conversion_account(space.graph, space.pipeline, name, rate, later, stage, other)
+    if home == stage:
+        covers = _covers_ns(lifetimes, space, name) if leaves[0] in COVERED else 0
+        covered = space.weight(owner, (COVERED[leaves[0]], leaves[1])) if covers else 0
+        return (home, stage, covers), (space.weight(owner, leaves), covered, 0)
     moves = message_account(space.pipeline, len(space.stages.placements), rate, phase, home, lap)
     leaving, moving, arriving = (space.weight(owner, one) for one in (leaves, moves, arrives))
-    return leaving, moving, arriving
+    return (home, stage, 0), (leaving, moving, arriving)
+
+
+def _covers_ns(lifetimes: Lifetimes, space: SearchSpace, name: str) -> int:
+    """For how long the conversion of a value on one stage is covered, if one chunk writes and reads it."""
+    ends = space.graph.producer.get(name), space.graph.consumers[name][0]
+    if not space.pipeline.overlaps or len({one and lifetimes.leg(one) for one in ends}) > 1:
+        return 0
+    return covers_ns(space.graph, name, space.cost, len(space.stages.placements[0].devices))
 
 
 def _home_stage(classes: Classes, value: str) -> int:

@@ -33,7 +33,7 @@ from strategy.layout.layout import Home
 from strategy.layout.objective import account_of, load_features
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import TensorSpec
-from strategy.space.bundles import Bundle, Weights, bundles
+from strategy.space.bundles import Bundle, Move, Weights, bundles
 from strategy.space.classes import Classes, OpClass, Writer, classify
 from strategy.space.counts import IntArray
 from strategy.space.layout_memory import LayoutMemory
@@ -362,7 +362,7 @@ class _Copies:
         """A copy that nobody writes: it is loaded where it is used."""
         space, loading = self.space, load_features(bundle.spec, layout, self.space.mesh)
         costs: Weight = 0
-        for (_, stage), (_, _, arriving) in bundle.moves.items():
+        for (_, stage, _), (_, _, arriving) in bundle.moves.items():
             groups = space.cost.cluster.groups_of(space.stages.placements[stage].devices)
             costs = costs + weighed(to_ns(space.cost.seconds(by_groups(loading, groups))), arriving)
         usages = () if self.memory is None else self.memory.of_loaded(bundle, layout)
@@ -404,14 +404,15 @@ class _Copies:
     def _prices_ns(self, bundle: Bundle, writer: Writer, layouts: Sequence[NdSbp]) -> IntArray:
         """(layouts, sources): what copies cost by the layout that they come from, the weighted times of conversions."""
         converter = self.space.converter
-        ways: dict[tuple[int, int], tuple[int, int, Weights]] = {}
-        for (home, stage), (leaves, moves, arrives) in bundle.moves.items():
-            way = converter.way(home, stage)
-            *_, known = ways.get(way, (home, stage, (0, 0, 0)))
-            ways[way] = home, stage, (known[0] + leaves, known[1] + moves, known[2] + arrives)
-        _, _, weights = next(iter(ways.values()))
+        ways: dict[object, tuple[Move, Weights]] = {}
+        for move, (leaves, moves, arrives) in bundle.moves.items():
+            home, stage, covers = move
+            way = converter.way(home, stage), covers
+            _, known = ways.get(way, (move, (0, 0, 0)))
+            ways[way] = move, (known[0] + leaves, known[1] + moves, known[2] + arrives)
+        _, weights = next(iter(ways.values()))
         found = np.zeros((len(layouts), len(self._sources(writer)[0]), *np.shape(weights[0])), np.int64)
-        for home, stage, weights in ways.values():
+        for (home, stage, covers), weights in ways.values():
             if not any(np.any(weight) for weight in weights):
                 sources, _ = self._sources(writer)
                 found[~converter.reaches(bundle.spec, home, sources, stage, layouts)] = FORBIDDEN
@@ -419,6 +420,9 @@ class _Copies:
             prices = self._conversions_ns(bundle.spec, writer, home, stage, layouts)
             is_none = np.isinf(prices).any(axis=0)
             whole = np.where(is_none, 0, prices).astype(np.int64)
+            if covers:  # on one stage, so that all of it is where it leaves
+                covered = np.minimum(whole[0], covers)
+                whole = np.array([whole[0] - covered, covered, whole[2]])
             for each, weight in zip(whole, weights, strict=True):
                 if each.any() and np.any(weight):
                     found = np.minimum(found + weighed(each, weight), FORBIDDEN)

@@ -6,15 +6,18 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 its stage or after the last; a transfer of a micro-batch to the next place of its pass is the message
                 between the two. Where weight gradients have no chunks of their own they follow the backward pass at
                 once. Where communication overlaps, conversions that no layer waits for are counted apart: all that are
-                done once, each for its lap, of what is made of variables alone, and of what only the update needs.
+                done once, each for its lap, of what is made of variables alone, and of what only the update needs. Of
+                those in a backward pass, what goes on beside products that only the update needs is covered, up to the
+                time of these, evenly shared out at the best rate.
     objective   every stage runs its chunks in the order of the schedule, each as soon as the stage is free and its
                 message has arrived; a message keeps its sender busy unless messages overlap. A chunk lasts as long as
-                its own acts, which what is counted apart and messages slow down, or as what is counted apart, which
-                conversions that are waited for hold up on the same links; one that waits for its message is not slowed
-                down by that. What is done once ahead comes lap by lap, and the first chunk of a lap ends behind it;
-                what is done once behind goes when the last chunk of its lap has begun, one lap after the other; what
-                goes on beside later chunks goes behind it, and is there when the chunk after that ends. Both slow down
-                what computes; so what the last backward passes send leaves later, of several laps by half of each share
+                its own acts, which what is counted apart or covered and messages slow down, or as what is counted
+                apart, which conversions that are waited for or covered hold up on the same links; one that waits for
+                its message is not slowed down by that. What is done once ahead comes lap by lap, and the first chunk
+                of a lap ends behind it; what is done once behind goes when the last chunk of its lap has begun, one
+                lap after the other; what goes on beside later chunks goes behind it, and is there when the chunk after
+                that ends. Both slow down what computes; so what the last backward passes of several laps send leaves
+                later, by half of each share
     memory      every tensor of the device takes its largest piece, in whole lines of 64 bytes, in all its blocks, while
                 it lives
 
@@ -38,9 +41,11 @@ import numpy.typing as npt
 
 from strategy.base.errors import SbpError
 from strategy.base.units import to_ns
+from strategy.cost.cost import op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op, Phase, Role, deciding_op
-from strategy.graph.signature import Signature, piece_specs
+from strategy.graph.ops import op_definition
+from strategy.graph.signature import Signature, op_signatures, piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Held, arrange
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import Layout, home_of, wanted_copies
@@ -54,7 +59,8 @@ IntArray = npt.NDArray[np.int64]
 Picks = tuple[int, ...]
 Key = tuple[object, ...]
 """("before" | "after", stage), ("chunk", phase, stage, lap), ("message", phase, place) or ("held", stage, time); what
-is counted apart ends with "apart", once per step behind its lap, conversions that are waited for end with "waited"."""
+is counted apart ends with "apart", once per step behind its lap, conversions that are waited for end with "waited", and
+"covered" what is covered of these."""
 NOMINAL_BYTES = 1 << 22
 """Of each rank, in an exchange whose time tells how long exchanges are on which links."""
 PARTS_OF_NS = 1024
@@ -154,6 +160,10 @@ class _Arranged:
     """Value -> the groups that its conversions follow from, ascending."""
     not_waited_for: frozenset[str] = field(init=False)
     """Values that no layer waits for."""
+    covers: dict[str, int] = field(init=False)
+    """Value -> the nanoseconds of products for the update alone between the op that writes it and the first reader."""
+    ends: dict[str, tuple[str, str]] = field(init=False)
+    """These two."""
 
     def __post_init__(self) -> None:
         graph = self.listed.graph
@@ -164,15 +174,58 @@ class _Arranged:
             ops = [*graph.consumers[name], *filter(None, [deciding_op(graph, name)])]
             self.decides[name] = tuple(sorted({self.group_of[op.name] for op in ops}))
         self.not_waited_for = _not_waited_for(graph)
+        self.covers, self.ends = {}, {}
+        products = self._products_for_the_update()
+        for name, writer in graph.producer.items():
+            ends = [writer, *graph.consumers[name][:1]]
+            names, phases = {op.name for op in ends}, {op.phase for op in ends}
+            if len(ends) == 2 and phases == {Phase.BACKWARD} and not names & products:
+                begin, end = (graph.ops.index(op) for op in ends)
+                between = [op for op in graph.ops[begin:end] if op.name in products]
+                if between:
+                    self.ends[name] = writer.name, ends[1].name
+                    self.covers[name] = to_ns(sum(self._evenly_s(op) for op in between))
+
+    def _products_for_the_update(self) -> set[str]:
+        """Ops of backward passes that no backward pass of another op waits for."""
+        graph, known = self.listed.graph, dict[str, bool]()
+
+        def is_apart(op: Op) -> bool:
+            if op.name not in known:
+                readers = [r for name in op.outputs for r in (*graph.consumers[name], *graph.followers.get(name, ()))]
+                passes = [r for r in readers if r.phase is Phase.BACKWARD and not op_definition(r.kind).accumulates]
+                alone = all((r.parameter or r.root) == (op.parameter or op.root) for r in passes)
+                known[op.name] = alone and all(map(is_apart, passes))
+            return known[op.name]
+
+        backward = [op for op in graph.ops if op.phase is Phase.BACKWARD and not op_definition(op.kind).accumulates]
+        return {op.name for op in backward if is_apart(op)}
+
+    def _evenly_s(self, op: Op) -> float:
+        """Seconds of a product, evenly shared out; nothing of what is none."""
+        listed = self.listed
+        ranks = math.prod(listed.config.mesh)
+        whole = op_features(listed.graph, op, op_signatures(listed.graph, op, (1, 1))[0], (1, 1))
+        return whole.flop // ranks * listed.cost.least_of(whole).s_per_flop if whole.product else 0.0
 
     def parts(self, layout: Layout) -> dict[Picks, dict[Key, int]]:
         """Groups -> what follows from their choice alone: nanoseconds by account, bytes by stage and time."""
         listed = self.listed
         arrangement = arrange(listed.graph, layout, listed.pipeline)
         found: dict[Picks, dict[Key, int]] = defaultdict(lambda: defaultdict(int))
+        left: dict[int, int] = {}
+        at = {action.op: (action.phase, action.stage, action.lap) for action in arrangement.actions if action.op}
         for action in arrangement.actions:
-            groups = (self.group_of[action.op],) if action.op else self.decides[_written(arrangement, action).value]
-            found[groups][self._account(arrangement, action)] += self._act_ns(layout, arrangement, action)
+            value = "" if action.op else _written(arrangement, action).value
+            groups = (self.group_of[action.op],) if action.op else self.decides[value]
+            account, took = self._account(arrangement, action), self._act_ns(layout, arrangement, action)
+            if account[-1] == "waited" and {at[one] for one in self.ends.get(value, ())} == {account[1:4]}:
+                remains = left.get(action.reads[0], self.covers[value])
+                covered = min(took, remains)
+                left[action.writes[0]] = remains - covered
+                found[groups][(*account[:-1], "covered")] += covered
+                took -= covered
+            found[groups][account] += took
         for tensor in arrangement.tensors:
             if listed.graph.values[tensor.value].space is Space.HOST:
                 continue
@@ -299,7 +352,7 @@ class _Tables:
         places, stages = range(config.pp * pipeline.laps), range(config.pp)
         keys: list[Key] = [(when, stage) for when in ("before", "after") for stage in stages]
         chunks = [("chunk", phase, stage, lap) for phase in Phase for stage in stages for lap in range(pipeline.laps)]
-        keys += [(*key, *more) for key in chunks for more in ((), ("apart",), ("waited",))]
+        keys += [(*key, *more) for key in chunks for more in ((), ("apart",), ("waited",), ("covered",))]
         keys += [(*key, lap, "apart") for key in keys[: 2 * config.pp] for lap in range(pipeline.laps)]
         keys += [("message", phase, place) for phase in (Phase.FORWARD, Phase.BACKWARD) for place in places]
         self.times = len(keys)
@@ -380,8 +433,9 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
         place = position_of(pipeline.schedule, p, stage, lap)
         sent = {Phase.FORWARD: (place, place - 1), Phase.BACKWARD: (place, place + 1)}.get(phase, ())
         messages = sum((columns.get(("message", phase, one), zero) for one in sent), zero)
-        busy = PARTS_OF_NS * apart + shared * waited
-        return np.maximum(PARTS_OF_NS * (own + waited) + slow * (apart + messages), busy), busy
+        covered = taken("chunk", phase, stage, lap, "covered")
+        busy = PARTS_OF_NS * apart + shared * (waited + covered)
+        return np.maximum(PARTS_OF_NS * (own + waited) + slow * (apart + covered + messages), busy), busy
 
     def once(when: str, stage: int) -> tuple[IntArray, IntArray, list[IntArray]]:
         """What is done once itself, how much what is beside it slows down, and that, lap by lap."""
@@ -420,7 +474,7 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
                 message = (PARTS_OF_NS - slow) * columns.get(("message", phase, place), zero)
                 crosses = place and at_position(pipeline.schedule, p, place - 1)[0] != stage
                 if phase is Phase.BACKWARD and k == pipeline.num_micro_batches - 1 and crosses and not splits:
-                    late = slow // (laps if laps == 1 else 2 * laps)
+                    late = 0 if laps == 1 else slow // (2 * laps)
                     message = message + late * sum(behind[stage][2], zero) // PARTS_OF_NS
                 arrival[phase, place + (1 if ahead else -1), k] = end + message
                 free[stage] = end if pipeline.overlaps else end + message

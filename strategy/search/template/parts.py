@@ -13,15 +13,16 @@ from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.graph.ops import op_definition
+from strategy.graph.weight_gradients import weight_gradients
 from strategy.layout.arrangement import Action, Arrangement, Held, owner_of
+from strategy.layout.covered import covered_acts
 from strategy.layout.gradient_exchange import BACKWARD
 from strategy.layout.layout import Layout
 from strategy.layout.objective import all_features
 from strategy.layout.overlapped import is_overlapped
 from strategy.layout.parameter_gathers import of_parameters
-from strategy.layout.step_times import OVERLAPPED, WAITED
+from strategy.layout.step_times import COVERED, OVERLAPPED, WAITED
 from strategy.lowering.lifetime_peak import held_nbytes
-from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
@@ -41,6 +42,7 @@ class LayerPart:
         forward_overlapped_ns, backward_overlapped_ns, weight_overlapped_ns, before_overlapped_ns, after_overlapped_ns:
             what goes on beside each of these.
         forward_waited_ns, backward_waited_ns, weight_waited_ns: of a micro-batch, the collectives that it waits for.
+        backward_covered_ns: of a micro-batch, those that gradients of weights are computed beside, if they are.
         static_bytes: held for ever.
         step_bytes: of a step, held through all its passes, but for sums.
         behind_bytes: of a step, held until its last backward pass.
@@ -68,6 +70,7 @@ class LayerPart:
     forward_waited_ns: int = 0
     backward_waited_ns: int = 0
     weight_waited_ns: int = 0
+    backward_covered_ns: int = 0
     static_bytes: int = 0
     step_bytes: int = 0
     behind_bytes: int = 0
@@ -95,7 +98,8 @@ def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostM
     """The parts of a short model that is laid out on one stage."""
     found = [_Sum() for _ in range(LAYERS)]
     at = places_of(graph)
-    apart = {op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT}
+    apart = weight_gradients(graph)
+    took_ns, names = list[int](), list[str]()
     for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
         op = _belongs_to(graph, arrangement, action)
         name = _pass_of(action, apart=op.name in apart)
@@ -103,7 +107,15 @@ def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostM
             value = arrangement.tensors[action.writes[0]].value
             beside = cost.cluster.overlaps and is_overlapped(graph, value, action.rate, action.phase)
             name = OVERLAPPED[name] if beside else WAITED.get(name, name)
-        found[at[op.name]].add(name, to_ns(cost.seconds(features)))
+        took_ns.append(to_ns(cost.seconds(features)))
+        names.append(name)
+        found[at[op.name]].add(name, took_ns[-1])
+    if cost.cluster.overlaps:
+        for i, covered_ns in covered_acts(graph, arrangement, took_ns, cost, len(layout.stages.placements[0].devices)):
+            if names[i] in COVERED:
+                part = found[at[_belongs_to(graph, arrangement, arrangement.actions[i]).name]]
+                part.add(names[i], -covered_ns)
+                part.add(COVERED[names[i]], covered_ns)
     _hold(graph, layout, arrangement, at, found, apart, overlaps=cost.cluster.overlaps)
     return ModelParts(*(each.freeze() for each in found))
 
@@ -157,7 +169,7 @@ def _hold(
     arrangement: Arrangement,
     at: Mapping[str, int],
     found: list[_Sum],
-    apart: set[str],
+    apart: frozenset[str],
     *,
     overlaps: bool,
 ) -> None:
@@ -293,7 +305,7 @@ class _Use:
     passes: bool
 
 
-def _uses(arrangement: Arrangement, apart: set[str]) -> dict[int, _Use]:
+def _uses(arrangement: Arrangement, apart: frozenset[str]) -> dict[int, _Use]:
     """Tensor -> its use."""
     times: dict[int, list[int]] = {}
     for time, action in enumerate(arrangement.actions):

@@ -70,7 +70,7 @@ def test_rows_are_exchanged_again_where_all_is_computed_again() -> None:
     config = config_of(4, 4)
     work = least_work(asked_of(config))
     once, again = (least_dispatch_ns(work, replace(config, recompute=one)) for one in (Recompute.NONE, Recompute.FULL))
-    assert once < again <= 1.5 * once
+    assert once < again <= 2 * once  # of what is exchanged once some is covered in the backward pass
 
 
 def test_it_grows_with_the_micro_batch_and_between_nodes() -> None:

@@ -35,7 +35,7 @@ def test_no_pass_takes_more_than_its_step_leaves_it() -> None:
         overlap = Overlap(allowed=draw.random() < 0.7, slowed_ticks=draw.choice((0, TICKS // 5)))
         messages = draw.choice((0, draw.randint(0, 99), draw.randint(0, 10**11))), draw.randint(0, 99)
         step = step_ns(schedule, m, stage_times(config, layers, times, messages, overlap))
-        most = _most_ns(config, layers, step)
+        most = _most_ns(config, layers, step, overlap)
         of_messages = _most_of_messages_ns(config, layers, step, overlap)
         if pp > 1:
             assert (messages <= of_messages).all(), (config, layers, times, messages)
@@ -54,7 +54,7 @@ def test_no_pass_takes_more_than_its_step_leaves_it() -> None:
 
 def test_without_three_layers_nothing_is_known() -> None:
     config = PlanConfig(1, 1, 1, 1, 1, Schedule.ONE_F_ONE_B)
-    assert (_most_ns(config, PARTS - 1, 1000) == MOST_NS).all()
+    assert (_most_ns(config, PARTS - 1, 1000, Overlap(allowed=True)) == MOST_NS).all()
 
 
 def test_what_a_cut_proves_does_not_depend_on_the_unit_of_its_weights() -> None:

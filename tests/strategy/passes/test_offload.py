@@ -14,6 +14,7 @@ from simulator.simulate import simulate
 from strategy.base.budget import Budget
 from strategy.base.errors import InputError
 from strategy.graph.graph import Graph, Phase, Role
+from strategy.graph.weight_gradients import weight_gradients
 from strategy.layout.config import Offload, Recompute
 from strategy.models import Model
 from strategy.models.mlp import MlpConfig
@@ -21,7 +22,6 @@ from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
 from strategy.program.program import ActKind
@@ -76,10 +76,7 @@ def test_activations_wait_on_the_host_and_nothing_else_changes(kind: Recompute) 
 def test_the_gradient_of_a_weight_is_put_off_whatever_comes_back() -> None:
     """Nothing that comes from the host waits for it."""
     kept = graph_of()
-    apart, travels = (
-        {op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT}
-        for graph in (kept, offload_activations(kept))
-    )
+    apart, travels = (weight_gradients(graph) for graph in (kept, offload_activations(kept)))
     assert apart <= travels
     assert {name for name in travels - apart if not name.endswith(":to_device")} == set()
 
