@@ -20,10 +20,8 @@ import numpy.typing as npt
 
 from experiments.explanation.uncertain_constants import UncertainConstants
 from strategy.base.identity import Identity
-from strategy.base.units import to_ns
 from strategy.layout.config import PlanConfig
-from strategy.layout.covered import covered_acts
-from strategy.layout.objective import accounts_of, overlap_of
+from strategy.layout.objective import overlap_of
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import COVERED, Overlap, StepTimes, no_times, steps_ns
 from strategy.plan.plan import Plan
@@ -73,28 +71,25 @@ def step_of_constants(plan: Plan, constants: UncertainConstants) -> StepOfConsta
     """What a plan's step consists of, by constant."""
     priced, pipeline = plan.priced, plan.pipeline
     stages = len(plan.layout.stages.placements)
-    accounts = accounts_of(priced.graph, priced.arrangement, pipeline, stages)
     overhead_ns = 1e9 * plan.cost.act_overhead_s
     fixed = _none(stages, pipeline.laps)
     by_constant: dict[str, dict[str, Floats]] = {}
     known: dict[Identity, list[tuple[str, float]]] = {}
-    took_ns = [to_ns(plan.cost.seconds(seen)) for seen in priced.features]
-    ranks = len(plan.layout.stages.placements[0].devices)
-    covered = dict(
-        covered_acts(priced.graph, priced.arrangement, took_ns, plan.cost, ranks) if pipeline.overlaps else ()
-    )
-    for at, ((name, place), seen) in enumerate(zip(accounts, priced.features, strict=True)):
+    for at, ((name, place), seen) in enumerate(zip(priced.accounts, priced.features, strict=True)):
         key = Identity(seen)
         if key not in known:
             parts = seen.parts or (seen,)
             known[key] = [(constants.name_of(part), 1e9 * plan.cost.seconds(part) - overhead_ns) for part in parts]
             for constant, _ in known[key]:
                 by_constant.setdefault(constant, _none(stages, pipeline.laps))
-        share = covered.get(at, 0) / took_ns[at] if name in COVERED and took_ns[at] else 0.0
-        for counted, part in ((name, 1 - share), (COVERED.get(name, name), share)):
-            fixed[counted][place] += part * overhead_ns
+        shares = {name: 1.0}
+        if at in priced.covered_ns:
+            shares[COVERED[name]] = priced.covered_ns[at] / priced.took_ns[at]
+            shares[name] -= shares[COVERED[name]]
+        for counted, share in shares.items():
+            fixed[counted][place] += share * overhead_ns
             for constant, nanoseconds in known[key]:
-                by_constant[constant][counted][place] += part * nanoseconds
+                by_constant[constant][counted][place] += share * nanoseconds
     return StepOfConstants(
         plan.config,
         plan.claims.step_time_s,

@@ -11,7 +11,7 @@ gradients of weights cover (`covered`). What else runs beside other work counts 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -156,18 +156,16 @@ class _Alike:
         return self.places[source, target]
 
 
-def step_times(
-    graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline
-) -> StepTimes:
-    """What the stages of a laid-out graph do, and for how long."""
-    features = all_features(graph, layout, arrangement, cost)
-    return _step_times(graph, arrangement, features, cost, pipeline, layout.stages.placements)
-
-
-def objective_ns(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline) -> int:
-    """The objective of a laid-out graph."""
-    times = step_times(graph, layout, arrangement, cost, pipeline)
-    return step_ns(pipeline.schedule, pipeline.num_micro_batches, times)
+def acts_ns(features: Sequence[Features], cost: CostModel) -> list[int]:
+    """What every act takes alone; acts that are alike have the same features."""
+    known: dict[Identity, int] = {}
+    found = []
+    for seen in features:
+        key = Identity(seen)
+        if key not in known:
+            known[key] = to_ns(cost.seconds(seen))
+        found.append(known[key])
+    return found
 
 
 def pipeline_of(config: PlanConfig, num_micro_batches: int, cost: CostModel, first_stage: Placement) -> Pipeline:
@@ -209,37 +207,6 @@ def accounts_of(graph: Graph, arrangement: Arrangement, pipeline: Pipeline, stag
     return found
 
 
-def _step_times(
-    graph: Graph,
-    arrangement: Arrangement,
-    features: Sequence[Features],
-    cost: CostModel,
-    pipeline: Pipeline,
-    placements: Sequence[Placement],
-) -> StepTimes:
-    stages, ranks = len(placements), len(placements[0].devices)
-    found = no_times(stages, pipeline.laps)
-    known: dict[Identity, int] = {}
-    sums: dict[Account, int] = {}
-    took_ns, accounts = list[int](), accounts_of(graph, arrangement, pipeline, stages)
-    for account, seen in zip(accounts, features, strict=True):
-        key = Identity(seen)
-        if key not in known:
-            known[key] = to_ns(cost.seconds(seen))
-        took_ns.append(known[key])
-        sums[account] = sums.get(account, 0) + known[key]
-    if pipeline.overlaps:
-        for at, covered_ns in covered_acts(graph, arrangement, took_ns, cost, ranks):
-            name, place = waited = accounts[at]
-            if name in COVERED:
-                covered = COVERED[name], place
-                sums[waited] -= covered_ns
-                sums[covered] = sums.get(covered, 0) + covered_ns
-    for (name, place), total_ns in sums.items():
-        found[name][place] = total_ns
-    return StepTimes(**found, overlap=overlap_of(pipeline, cost))
-
-
 @dataclass(frozen=True)
 class Priced:
     """A laid-out graph with what follows from its prices; worked out once, for all who want it."""
@@ -260,16 +227,46 @@ class Priced:
         return all_features(self.graph, self.layout, self.arrangement, self.cost)
 
     @cached_property
+    def took_ns(self) -> Sequence[int]:
+        """What every action takes alone."""
+        return acts_ns(self.features, self.cost)
+
+    @cached_property
+    def accounts(self) -> Sequence[Account]:
+        """Where every action counts."""
+        return accounts_of(self.graph, self.arrangement, self.pipeline, len(self.layout.stages.placements))
+
+    @cached_property
+    def covered_ns(self) -> Mapping[int, int]:
+        """The numbers of actions that are covered -> how much of each."""
+        if not self.pipeline.overlaps:
+            return {}
+        ranks = len(self.layout.stages.placements[0].devices)
+        found = covered_acts(self.graph, self.arrangement, self.took_ns, self.cost, ranks)
+        return {at: covered for at, covered in found if self.accounts[at][0] in COVERED}
+
+    @cached_property
     def times(self) -> StepTimes:
         """What its stages do, and for how long."""
-        placements = self.layout.stages.placements
-        return _step_times(self.graph, self.arrangement, self.features, self.cost, self.pipeline, placements)
+        sums: dict[Account, int] = {}
+        for account, took_ns in zip(self.accounts, self.took_ns, strict=True):
+            sums[account] = sums.get(account, 0) + took_ns
+        for at, covered_ns in self.covered_ns.items():
+            name, place = self.accounts[at]
+            covered = COVERED[name], place
+            sums[name, place] -= covered_ns
+            sums[covered] = sums.get(covered, 0) + covered_ns
+        found = no_times(len(self.layout.stages.placements), self.pipeline.laps)
+        for (name, place), total_ns in sums.items():
+            found[name][place] = total_ns
+        return StepTimes(**found, overlap=overlap_of(self.pipeline, self.cost))
 
     def exchanging(self, bucket_bytes: int, streams: int) -> Priced:
         """The same with another exchange of gradients, on which nothing here depends: it is worked out no more."""
         pipeline = replace(self.pipeline, bucket_bytes=bucket_bytes, exchange_streams=streams)
         found = Priced(self.graph, self.layout, pipeline, self.cost)
-        vars(found).update(arrangement=self.arrangement, features=self.features, times=self.times)
+        known = "arrangement", "features", "took_ns", "accounts", "covered_ns", "times"
+        vars(found).update({name: getattr(self, name) for name in known})
         return found
 
     @property

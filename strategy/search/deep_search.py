@@ -44,6 +44,9 @@ LATE_SHARE, NEAR = 0.45, 1.5
 """Share of the time until which it waits for a proposal that is this near to the bound, as a multiple of it."""
 FIRST_TRIES = 3
 """So many proposals are tried for it."""
+AFTER_REFUSED = 0.02
+"""What is slower than a proposal that did not fit by more than this part, or than a plan, waits until others have been
+looked for in its place."""
 MOST_RETURNS = 3
 """So often it looks for more where plans are not as good as their proposals were."""
 HURRY_S = 5.0
@@ -130,6 +133,8 @@ def _searched(
                 rest = _less(budget, refinement.certifying_s) if plans else budget
                 refinement.go_on(last.at_most(_less(rest, _leading_s(request, known)).left_s()))
                 plans.extend(_plans(request, known, simulate, 1, rest, far=0.0))
+            if not plans:
+                plans.extend(_plans(request, known, simulate, 1, budget, hurries=True))
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):
             raise
@@ -137,7 +142,7 @@ def _searched(
         for _ in range(FIRST_TRIES):  # what was likely to fit may not have
             if not plans:
                 refinement.go_on(Budget.of(min(HURRY_S, budget.left_s())), near=math.inf)
-                _first_plan(request, known, simulate, budget, plans)
+                _first_plan(request, known, simulate, budget, plans, hurries=True)
         if not plans:
             raise
     if not plans:
@@ -193,6 +198,7 @@ def _first_plan(
     plans: list[Plan],
     *,
     most_tries: float = math.inf,
+    hurries: bool = False,
 ) -> None:
     """Add a plan to those that there are; an interruption waits for it: without one there is nothing to end with.
 
@@ -200,7 +206,7 @@ def _first_plan(
     """
     with put_off():
         count = AT_A_TIME if known.complete else 1
-        plans += _plans(request, known, simulate, count, budget, most_tries=most_tries)
+        plans += _plans(request, known, simulate, count, budget, most_tries=most_tries, hurries=hurries)
 
 
 def _plans(
@@ -212,18 +218,23 @@ def _plans(
     *,
     most_tries: float = math.inf,
     far: float = FAR,
+    hurries: bool = False,
 ) -> Iterator[Plan]:
     """The plans of the leading proposals that fit, as many as there is time for.
 
     None takes longer than a plan that there is by more than `far`, a part of it, or than plans so far leave in doubt.
+    Where one did not fit, what is much slower is not tried either, unless it `hurries`.
 
     The first is of a proposal that there is likely to be time for, if there is one; else of that which takes least.
     """
-    count = tries = 0
+    count, tries, refused_ns = 0, 0, math.inf
     while count < most and tries < most_tries and not budget.is_over():
         tries += 1
         most_ns = (1 + min(far, known.doubt)) * known.planned_ns
         left = [one for one in known.untried(request) if known.likely_ns(one) <= most_ns]
+        soon_ns = math.inf if hurries else min(known.planned_ns, (1 + AFTER_REFUSED) * refused_ns)
+        if left and refused_ns < math.inf and known.likely_ns(left[0]) > soon_ns:
+            break
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (math.isfinite(known.planned_ns) and not in_time):
             break
@@ -244,7 +255,7 @@ def _plans(
             elif isinstance(found, OutOfTimeError):
                 known.complete = False
             elif isinstance(found, InfeasibleError):
-                known.refused = True
+                known.refused, refused_ns = True, min(refused_ns, one.found.step_ns)
                 if found.smallest_limit is not None:
                     known.learn(one, found.smallest_limit)
                 if not known.fits(request, one):  # others of its configuration may hold less

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+import numpy as np
+
 from strategy.graph.graph import Phase, deciding_op
 from strategy.layout.arrangement import Lifetimes, owner_of
 from strategy.layout.covered import covers_ns
@@ -13,6 +15,7 @@ from strategy.layout.objective import account_of, conversion_account, message_ac
 from strategy.layout.step_times import COVERED
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.space.classes import Classes, OpClass, Writer
+from strategy.space.counts import IntArray
 from strategy.space.space import SearchSpace, Weight
 
 Instance = tuple[str, int, int]
@@ -99,6 +102,15 @@ def _covers_ns(lifetimes: Lifetimes, space: SearchSpace, name: str) -> int:
     if not space.pipeline.overlaps or len({one and lifetimes.leg(one) for one in ends}) > 1:
         return 0
     return covers_ns(space.graph, name, space.cost, len(space.stages.placements[0].devices))
+
+
+def in_parts(took_ns: IntArray, covers: int) -> IntArray:
+    """(3, ...): what each weight of a move counts, of what conversions take at home, on the way and away."""
+    if not covers:
+        return took_ns
+    at_home, moving, away = took_ns  # on one stage all of it is at home
+    covered = np.minimum(at_home, covers)
+    return np.array([at_home - covered, moving + covered, away])
 
 
 def _home_stage(classes: Classes, value: str) -> int:

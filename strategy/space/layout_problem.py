@@ -33,7 +33,7 @@ from strategy.layout.layout import Home
 from strategy.layout.objective import account_of, load_features
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import TensorSpec
-from strategy.space.bundles import Bundle, Move, Weights, bundles
+from strategy.space.bundles import Bundle, Move, Weights, bundles, in_parts
 from strategy.space.classes import Classes, OpClass, Writer, classify
 from strategy.space.counts import IntArray
 from strategy.space.layout_memory import LayoutMemory
@@ -410,8 +410,7 @@ class _Copies:
             way = converter.way(home, stage), covers
             _, known = ways.get(way, (move, (0, 0, 0)))
             ways[way] = move, (known[0] + leaves, known[1] + moves, known[2] + arrives)
-        _, weights = next(iter(ways.values()))
-        found = np.zeros((len(layouts), len(self._sources(writer)[0]), *np.shape(weights[0])), np.int64)
+        found = np.zeros((len(layouts), len(self._sources(writer)[0]), *np.shape(known[0] + leaves)), np.int64)
         for (home, stage, covers), weights in ways.values():
             if not any(np.any(weight) for weight in weights):
                 sources, _ = self._sources(writer)
@@ -419,10 +418,7 @@ class _Copies:
                 continue
             prices = self._conversions_ns(bundle.spec, writer, home, stage, layouts)
             is_none = np.isinf(prices).any(axis=0)
-            whole = np.where(is_none, 0, prices).astype(np.int64)
-            if covers:  # on one stage, so that all of it is where it leaves
-                covered = np.minimum(whole[0], covers)
-                whole = np.array([whole[0] - covered, covered, whole[2]])
+            whole = in_parts(np.where(is_none, 0, prices).astype(np.int64), covers)
             for each, weight in zip(whole, weights, strict=True):
                 if each.any() and np.any(weight):
                     found = np.minimum(found + weighed(each, weight), FORBIDDEN)

@@ -27,7 +27,8 @@ from strategy.layout.arrangement import Pipeline, arrange
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.critical_path import critical_path
 from strategy.layout.layout import Layout, Stages
-from strategy.layout.objective import overlap_of, step_times
+from strategy.layout.objective import Priced as PricedLayout
+from strategy.layout.objective import overlap_of
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import MeanPath, StepTimes, in_ticks, mean_path, no_times, step_ns
 from strategy.lowering.lifetime_peak import lifetime_peaks
@@ -113,7 +114,7 @@ def every_layout(case: GraphCase) -> Iterator[Priced]:
 def price(case: GraphCase, layout: Layout) -> Priced:
     """What a layout costs and holds, by the arrangement alone."""
     arrangement = arrange(case.graph, layout, case.pipeline)
-    times = step_times(case.graph, layout, arrangement, case.cost, case.pipeline)
+    times = PricedLayout(case.graph, layout, case.pipeline, case.cost).times
     peaks = lifetime_peaks(case.graph, case.stages, arrangement)
     objective = step_ns(case.pipeline.schedule, case.pipeline.num_micro_batches, times)
     return Priced(case.space.paths.length(times), objective, max(peaks), layout)

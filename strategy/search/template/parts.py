@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.graph.ops import op_definition
@@ -18,7 +17,7 @@ from strategy.layout.arrangement import Action, Arrangement, Held, owner_of
 from strategy.layout.covered import covered_acts
 from strategy.layout.gradient_exchange import BACKWARD
 from strategy.layout.layout import Layout
-from strategy.layout.objective import all_features
+from strategy.layout.objective import acts_ns, all_features
 from strategy.layout.overlapped import is_overlapped
 from strategy.layout.parameter_gathers import of_parameters
 from strategy.layout.step_times import COVERED, OVERLAPPED, WAITED
@@ -99,23 +98,16 @@ def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostM
     found = [_Sum() for _ in range(LAYERS)]
     at = places_of(graph)
     apart = weight_gradients(graph)
-    took_ns, names = list[int](), list[str]()
-    for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
-        op = _belongs_to(graph, arrangement, action)
-        name = _pass_of(action, apart=op.name in apart)
-        if action.step is not None and action.kind is not ActKind.TRANSFER:
-            value = arrangement.tensors[action.writes[0]].value
-            beside = cost.cluster.overlaps and is_overlapped(graph, value, action.rate, action.phase)
-            name = OVERLAPPED[name] if beside else WAITED.get(name, name)
-        took_ns.append(to_ns(cost.seconds(features)))
-        names.append(name)
-        found[at[op.name]].add(name, took_ns[-1])
-    if cost.cluster.overlaps:
-        for i, covered_ns in covered_acts(graph, arrangement, took_ns, cost, len(layout.stages.placements[0].devices)):
-            if names[i] in COVERED:
-                part = found[at[_belongs_to(graph, arrangement, arrangement.actions[i]).name]]
-                part.add(names[i], -covered_ns)
-                part.add(COVERED[names[i]], covered_ns)
+    took_ns = acts_ns(all_features(graph, layout, arrangement, cost), cost)
+    places = [_place_of(graph, arrangement, action, cost, apart) for action in arrangement.actions]
+    for (part, name), act_ns in zip(places, took_ns, strict=True):
+        found[at[part]].add(name, act_ns)
+    ranks = len(layout.stages.placements[0].devices)
+    for i, covered_ns in covered_acts(graph, arrangement, took_ns, cost, ranks) if cost.cluster.overlaps else ():
+        part, name = places[i]
+        if name in COVERED:
+            found[at[part]].add(name, -covered_ns)
+            found[at[part]].add(COVERED[name], covered_ns)
     _hold(graph, layout, arrangement, at, found, apart, overlaps=cost.cluster.overlaps)
     return ModelParts(*(each.freeze() for each in found))
 
@@ -143,6 +135,19 @@ class _Sum:
     def freeze(self) -> LayerPart:
         """The part."""
         return LayerPart(**self.of)
+
+
+def _place_of(
+    graph: Graph, arrangement: Arrangement, action: Action, cost: CostModel, apart: frozenset[str]
+) -> tuple[str, str]:
+    """(the op that an act belongs to, where its nanoseconds count)."""
+    op = _belongs_to(graph, arrangement, action)
+    name = _pass_of(action, apart=op.name in apart)
+    if action.step is not None and action.kind is not ActKind.TRANSFER:
+        value = arrangement.tensors[action.writes[0]].value
+        beside = cost.cluster.overlaps and is_overlapped(graph, value, action.rate, action.phase)
+        name = OVERLAPPED[name] if beside else WAITED.get(name, name)
+    return op.name, name
 
 
 def _pass_of(action: Action, *, apart: bool) -> str:

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel
 from strategy.layout.config import Recompute
-from strategy.layout.covered import covered_acts, covering_products, covers_ns, products_ns
+from strategy.layout.covered import covering_products, covers_ns, products_ns
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import COVERED, TICKS, Overlap, StepTimes, no_times, step_ns
 from strategy.passes.training import Training
@@ -28,11 +27,9 @@ def megatron(*, pp: int = 1, overlaps: bool = True, **of: object) -> Plan:
 def covered(plan: Plan) -> dict[str, int]:
     """Value -> nanoseconds of its conversions that are covered."""
     priced, found = plan.priced, dict[str, int]()
-    took_ns = [to_ns(plan.cost.seconds(seen)) for seen in priced.features]
-    ranks = len(plan.layout.stages.placements[0].devices)
-    for at, covered_ns in covered_acts(priced.graph, priced.arrangement, took_ns, plan.cost, ranks):
+    for at, covered_ns in priced.covered_ns.items():
+        assert 0 < covered_ns <= priced.took_ns[at]
         action = priced.arrangement.actions[at]
-        assert 0 < covered_ns <= took_ns[at]
         assert action.kind.is_communication or action.step is not None
         value = priced.arrangement.tensors[action.writes[0]].value
         found[value] = found.get(value, 0) + covered_ns
