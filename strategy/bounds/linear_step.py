@@ -70,7 +70,8 @@ def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap
 def memory_rows(config: PlanConfig, layers: int) -> IntArray:
     """(rows, SIZE): what the first and the last stage hold at one time or another; not to be changed.
 
-    Where gradients of weights are put off, what the last stage but one holds, too: more of these may wait there.
+    Where gradients of weights are put off, what the last stage but one holds, too: more of these may wait there. And
+    where layers are not dealt out evenly, the first stage that has the most of them.
     """
     return _known_rows(config, layers)
 
@@ -78,7 +79,8 @@ def memory_rows(config: PlanConfig, layers: int) -> IntArray:
 @lru_cache(maxsize=1 << 13)
 def _known_rows(config: PlanConfig, layers: int) -> IntArray:
     last_but_one = [max(config.pp - 2, 0)] if config.schedule.splits_backward else []
-    stages = dict.fromkeys((0, *last_but_one, config.pp - 1))
+    most = int(parts_at(config, layers).sum((1, 2)).argmax())
+    stages = dict.fromkeys((0, most, *last_but_one, config.pp - 1))
     found = np.array([row for stage in stages for row in stage_rows(config, layers, stage)])
     found.flags.writeable = False
     return found

@@ -47,8 +47,9 @@ FIRST_TRIES = 3
 AFTER_REFUSED = 0.02
 """What is slower than a proposal that did not fit by more than this part, or than a plan, waits until others have been
 looked for in its place."""
-MOST_RETURNS = 3
-"""So often it looks for more where plans are not as good as their proposals were."""
+MOST_RETURNS, RETURN_SHARE = 6, 0.4
+"""So often it looks for more where plans are not as good as their proposals were; where one did not fit, for such a
+share of the time that is left: what is found then may not fit either."""
 HURRY_S = 5.0
 """So long, at most, each of these looks for something lighter where an interrupted search has no plan."""
 AT_A_TIME = 2
@@ -124,14 +125,15 @@ def _searched(
             far = FAR if known.complete else 0.0
             rest = _less(budget, refinement.certifying_s) if plans else budget
             plans.extend(_plans(request, known, simulate, simulated - len(plans), rest, far=far))
-            for _ in range(MOST_RETURNS):  # what was thought to fit may not have
+            for left in reversed(range(MOST_RETURNS)):  # what was thought to fit may not have
                 known.answer_ns = (
                     best_of(plans, request.gap, refinement.bound_ns).claims.objective_s * 1e9 if plans else 0.0
                 )
                 if (plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns) or last.is_over():
                     break
                 rest = _less(budget, refinement.certifying_s) if plans else budget
-                refinement.go_on(last.at_most(_less(rest, _leading_s(request, known)).left_s()))
+                most = last.at_most(_less(rest, _leading_s(request, known)).left_s())
+                refinement.go_on(most.share(RETURN_SHARE) if known.refused and left else most)
                 plans.extend(_plans(request, known, simulate, 1, rest, far=0.0))
             if not plans:
                 plans.extend(_plans(request, known, simulate, 1, budget, hurries=True))

@@ -410,7 +410,7 @@ class _Copies:
             way = converter.way(home, stage), covers
             _, known = ways.get(way, (move, (0, 0, 0)))
             ways[way] = move, (known[0] + leaves, known[1] + moves, known[2] + arrives)
-        found = np.zeros((len(layouts), len(self._sources(writer)[0]), *np.shape(known[0] + leaves)), np.int64)
+        found = np.zeros((len(layouts), len(self._sources(writer)[0]), *np.shape(leaves)), np.int64)
         for (home, stage, covers), weights in ways.values():
             if not any(np.any(weight) for weight in weights):
                 sources, _ = self._sources(writer)
