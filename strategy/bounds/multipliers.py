@@ -32,7 +32,7 @@ from strategy.bounds.point import (
     FloatArray,
 )
 from strategy.layout.config import PlanConfig
-from strategy.layout.step_times import TICKS, Overlap
+from strategy.layout.step_times import TICKS, Overlap, covered_ticks
 from strategy.space.short_model import MIDDLE
 
 PRICE_BITS, ROW_BITS, TICK_BITS = 80, 40, TICKS.bit_length() - 1
@@ -166,9 +166,8 @@ def _most_ns(config: PlanConfig, layers: int, bound_ns: int, overlap: Overlap) -
     for passes in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED):
         at = found[passes].reshape(-1, PARTS)
         found[passes] = np.minimum(at, (bound_ns + 1) // np.maximum(often, 1) + 1).ravel()
-    slows = often * (TICKS if config.schedule.splits_backward else overlap.slowed_ticks)
-    covered = np.minimum(TICKS * (bound_ns + 1) // np.maximum(slows, 1) + 1, MOST_NS)
-    found[BACKWARD_COVERED] = np.where(slows, covered, MOST_NS)
+    slows = np.maximum(often, 1) * covered_ticks(config.schedule, overlap)
+    found[BACKWARD_COVERED] = np.minimum(TICKS * (bound_ns + 1) // slows + 1, MOST_NS)
     return found
 
 

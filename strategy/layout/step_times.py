@@ -7,7 +7,7 @@ leave them whole; in the order of these chunks, on one stream, on which what lat
 
     own     = what it computes + what it waits for
     busy    = overlapped + shared x (what it waits for + covered)
-    chunk   = max(own + slowed x (overlapped + covered + messages to it and from it),  busy)
+    chunk   = max(own + slowed x (overlapped + messages to it and from it) + slows x covered,  busy)
     first   = chunk,  but it ends no earlier than  own before the step + gathers of its lap and those before + busy
     before  = own + slowed x overlapped
     after   = own + slowed x overlapped / laps,  or own behind the last exchange
@@ -16,7 +16,8 @@ leave them whole; in the order of these chunks, on one stream, on which what lat
               + slowed x overlapped / laps / 2
 
 Collectives that layers wait for share their links with what goes on beside these (`shared_links`). What gradients of
-weights are computed beside (`covered`) slows these down, and is waited for where they are a pass of their own.
+weights are computed beside (`covered`) slows these down, by a 64th at least, so that no step is short in which much is
+covered: what bounds it is proved by that (`bounds.multipliers`). Where they are a pass of their own, it is waited for.
 
 A chunk that waits for a message does not run beside it, so that this one does not slow it down. On one lap, what
 gradients are exchanged slows down hardly more than the end of the last backward pass, and nothing where they are
@@ -51,6 +52,8 @@ if TYPE_CHECKING:  # what runs a plan needs no compiler
 IntArray = npt.NDArray[np.int64]
 TICKS = 1024
 """Of a nanosecond."""
+LEAST_COVERED = TICKS // 64
+"""Of a nanosecond of what is covered, at least so much counts."""
 OVERLAPPED = {
     "forward_ns": "forward_overlapped_ns",
     "backward_ns": "backward_overlapped_ns",
@@ -218,6 +221,11 @@ def late_ticks(schedule: Schedule, times: StepTimes) -> int:
     return 0 if schedule.splits_backward or times.laps == 1 else times.overlap.slowed_ticks // (2 * times.laps)
 
 
+def covered_ticks(schedule: Schedule, overlap: Overlap) -> int:
+    """Of a nanosecond of what is covered, for the chunk that covers it."""
+    return TICKS if schedule.splits_backward else max(overlap.slowed_ticks, LEAST_COVERED)
+
+
 def hidden_ticks(schedule: Schedule, times: StepTimes) -> dict[str, int]:
     """Of a nanosecond of what is done beside the first chunk or the last one, for the stage that it slows down.
 
@@ -279,8 +287,8 @@ def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exp
         found[name] += TICKS * own
         found[OVERLAPPED[name]] += TICKS * (often - own) + slowed * own
         for sharing in _sharing(name):
-            is_covered = sharing in COVERED.values() and not schedule.splits_backward
-            found[sharing] += shared * (often - own) + (slowed if is_covered else TICKS) * own
+            ticks = covered_ticks(schedule, times.overlap) if sharing in COVERED.values() else TICKS
+            found[sharing] += shared * (often - own) + ticks * own
         if name in MESSAGES:
             found[MESSAGES[name]] += slowed * exposed.ends_of_messages(own)
     found["forward_message_ns"] += waited_ticks(times) * counts.forward_message_ns
@@ -304,19 +312,16 @@ class _Exposed:
         own = [times.forward_ns, times.backward_ns, times.weight_ns]
         overlapped = [times.forward_overlapped_ns, times.backward_overlapped_ns, times.weight_overlapped_ns]
         waited = [times.forward_waited_ns, times.backward_waited_ns, times.weight_waited_ns]
-        beside = [sent[0], sent[1], np.zeros_like(sent[0])]
-        sharing = list(waited)
-        sharing[1] = sharing[1] + times.backward_covered_ns
-        if schedule.splits_backward:
-            waited[1] = sharing[1]
-        else:
-            beside[1] = beside[1] + times.backward_covered_ns
-            for each in (own, overlapped, waited, sharing):
+        moved = [sent[0], sent[1], np.zeros_like(sent[0])]
+        if not schedule.splits_backward:
+            for each in (own, overlapped, waited):
                 each[1], each[2] = each[1] + each[2], np.zeros_like(each[2])
         slow = [
-            TICKS * (each + w) + slowed * (b + m) for each, w, b, m in zip(own, waited, overlapped, beside, strict=True)
+            TICKS * (each + w) + slowed * (b + m) for each, w, b, m in zip(own, waited, overlapped, moved, strict=True)
         ]
-        self.busy = tuple(TICKS * b + shared * w for b, w in zip(overlapped, sharing, strict=True))
+        slow[1] = slow[1] + covered_ticks(schedule, times.overlap) * times.backward_covered_ns
+        waited[1] = waited[1] + times.backward_covered_ns
+        self.busy = tuple(TICKS * b + shared * w for b, w in zip(overlapped, waited, strict=True))
         self.forward, self.backward, self.weight = map(np.maximum, slow, self.busy)
         is_own = [each >= b for each, b in zip(slow, self.busy, strict=True)]
         if not schedule.splits_backward:

@@ -11,13 +11,13 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 time of these, evenly shared out at the best rate.
     objective   every stage runs its chunks in the order of the schedule, each as soon as the stage is free and its
                 message has arrived; a message keeps its sender busy unless messages overlap. A chunk lasts as long as
-                its own acts, which what is counted apart or covered and messages slow down, or as what is counted
-                apart, which conversions that are waited for or covered hold up on the same links; one that waits for
-                its message is not slowed down by that. What is done once ahead comes lap by lap, and the first chunk
-                of a lap ends behind it; what is done once behind goes when the last chunk of its lap has begun, one
-                lap after the other; what goes on beside later chunks goes behind it, and is there when the chunk after
-                that ends. Both slow down what computes; so what the last backward passes of several laps send leaves
-                later, by half of each share
+                its own acts, which what is counted apart or covered (by a 64th at least) and messages slow down, or as
+                what is counted apart, which conversions that are waited for or covered hold up on the same links; one
+                that waits for its message is not slowed down by that. What is done once ahead comes lap by lap, and
+                the first chunk of a lap ends behind it; what is done once behind goes when the last chunk of its lap
+                has begun, one lap after the other; what goes on beside later chunks goes behind it, and is there when
+                the chunk after that ends. Both slow down what computes; so what the last backward passes of several
+                laps send leaves later, by half of each share
     memory      every tensor of the device takes its largest piece, in whole lines of 64 bytes, in all its blocks, while
                 it lives
 
@@ -435,7 +435,8 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
         messages = sum((columns.get(("message", phase, one), zero) for one in sent), zero)
         covered = taken("chunk", phase, stage, lap, "covered")
         busy = PARTS_OF_NS * apart + shared * (waited + covered)
-        return np.maximum(PARTS_OF_NS * (own + waited) + slow * (apart + covered + messages), busy), busy
+        own = PARTS_OF_NS * (own + waited) + slow * (apart + messages) + max(slow, PARTS_OF_NS // 64) * covered
+        return np.maximum(own, busy), busy
 
     def once(when: str, stage: int) -> tuple[IntArray, IntArray, list[IntArray]]:
         """What is done once itself, how much what is beside it slows down, and that, lap by lap."""
