@@ -23,28 +23,26 @@ import numpy as np
 
 from simulator.acts import Acts
 from simulator.simulate import simulate
-from strategy.base.budget import UNLIMITED
-from strategy.base.errors import present
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.job import Job, Jobs
 from strategy.closed_form.price import Pricing
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import PRESETS
 from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.convert import lay_out
 from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
 from strategy.lowering.lower import lower_priced
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
-from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Program, time_alone_ns
-from strategy.search.candidate.candidate_solve import examine
+from strategy.space.candidate_space import space_of
+from strategy.space.deduce import deduce
 from strategy.space.request import Request
 
 _RULES = ("data", "tensor as it lies")
-_NEAR_ENOUGH = 0.5
-"""Megatron's rules leave next to nothing to choose: what is found at once is as good as proved."""
+"""Megatron's; what they leave open is deduced, op by op, so that no search decides what is compared."""
 CAUSES = ("compute", "exposed_communication", "bubble", "other")
 
 
@@ -116,10 +114,10 @@ def program_of(job: Job) -> Program:
     node = replace(PRESETS["dgx-a100"], devices_per_node=min(job.gpus, job.gpus_per_node))
     cost = CostModel(replace(node, nodes=job.gpus // node.devices_per_node), {})
     request = Request("gpt", model, training, cost, memory_limit_bytes=2**50)
-    found = examine(request, config, _RULES, UNLIMITED, None, gap=_NEAR_ENOUGH)
-    solved = present(found.solved, "a layout without a memory limit")
-    graph = planned_graph(model, request.training_with(config), config)
-    priced = Priced(graph, solved.layout, request.pipeline_of(config), cost)
+    space = space_of(request, config, _RULES)
+    signatures = deduce(space.graph, space.stages, space.converter, space.allows, owned=space.owned)
+    layout = lay_out(space.graph, space.stages, signatures, space.converter)
+    priced = Priced(space.graph, layout, space.pipeline, cost)
     return lower_priced(priced, tokens_per_step=job.global_batch * job.seq, folds=True, folded_from=1)
 
 

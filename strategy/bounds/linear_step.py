@@ -143,7 +143,8 @@ def _at_work(config: PlanConfig, stage: int, where: IntArray) -> Iterator[IntArr
         row[SAVED] -= done + own
         row[WAITING] -= own if config.schedule.splits_backward else done + own
         row[AT_WORK] = 1
-        is_between = done[MIDDLE] and run[MIDDLE] - done[MIDDLE] > 1  # of layers that are laid out alike
+        # of layers that are laid out alike, and not next to the end of the stage
+        is_between = done[MIDDLE] and done.sum() == DONE_BEFORE and run[MIDDLE] - done[MIDDLE] > 1
         row[MOVED] = is_between and _moves_beside(config)
         yield row
 

@@ -35,7 +35,7 @@ from tests.support.solved_templates import solved_template
 TWO = ((2,), (2,), (0,), (0,), (1,), (0,), (0,))
 """Two micro-batches saved, and nothing else."""
 FEW = 6
-CASES = 60
+CASES = 90
 QUOTAS = {
     **{"zero 2": 4, "zero 3": 4, "m 1": 4, "m 2": 4, "moved": 12, "at work": 40},
     **{"interleaved": 4, "zbv": 4, "zb-h1": 4, "oneflow": 2},

@@ -272,8 +272,7 @@ def test_a_signal_amid_a_table_leaves_nothing_half_known(after: int, monkeypatch
         seen["best"] = told[-1] is not None
 
     monkeypatch.setattr(chains, "_cheapest", cheapest_or_signal)
-    request = asked(pins=Pins(num_micro_batches=4))
-    found = search(request, simulate=simulated, budget=Budget.of(600), watch=watch)
+    found = search(asked(pins=Pins()), simulate=simulated, budget=Budget.of(600), watch=watch)
     assert seen["raised"]
     assert found.interrupted
     assert verify(found.plan) == []
