@@ -5,8 +5,8 @@
 
 A conversion is covered for as long as the products take that stand between the op that writes its value and the first
 that reads it, with each of their operations shared out evenly among the ranks of a stage, at the best rate that there
-is: that is the same for all layouts. Schedules that make a pass of their own of gradients of weights have nothing there
-(Narayanan et al. 2021, Megatron-LM's asynchronous all-reduce of the tensor axis, does the same).
+is: that is the same for all layouts. Schedules that make a pass of their own of gradients of weights have nothing
+there. Megatron-LM hides the same (`async_tensor_model_parallel_allreduce`).
 """
 
 from __future__ import annotations

@@ -125,18 +125,7 @@ def _searched(
             far = FAR if known.complete else 0.0
             rest = _less(budget, refinement.certifying_s) if plans else budget
             plans.extend(_plans(request, known, simulate, simulated - len(plans), rest, far=far))
-            for left in reversed(range(MOST_RETURNS)):  # what was thought to fit may not have
-                known.answer_ns = (
-                    best_of(plans, request.gap, refinement.bound_ns).claims.objective_s * 1e9 if plans else 0.0
-                )
-                if (plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns) or last.is_over():
-                    break
-                rest = _less(budget, refinement.certifying_s) if plans else budget
-                most = last.at_most(_less(rest, _leading_s(request, known)).left_s())
-                refinement.go_on(most.share(RETURN_SHARE) if known.refused and left else most)
-                plans.extend(_plans(request, known, simulate, 1, rest, far=0.0))
-            if not plans:
-                plans.extend(_plans(request, known, simulate, 1, budget, hurries=True))
+            _look_for_more(request, refinement, simulate, budget, last, plans)
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):
             raise
@@ -171,6 +160,29 @@ def _searched(
         chosen = chosen.claiming(certificate=document(certificate))
     count = sum(len(group.configs) for group in groups)
     return SearchResult(chosen, status, tuple(others), count, time.monotonic() - start, interrupted)
+
+
+def _look_for_more(
+    request: Request,
+    refinement: MixedRefinement | Refinement,
+    simulate: Simulate,
+    budget: Budget,
+    last: Budget,
+    plans: list[Plan],
+) -> None:
+    """Refine, and plan what is found, until enough is proved of a plan or the `last` time for it is over."""
+    known = refinement.known
+    for more in reversed(range(MOST_RETURNS)):  # what was thought to fit may not have
+        answer_s = best_of(plans, request.gap, refinement.bound_ns).claims.objective_s if plans else 0.0
+        known.answer_ns = answer_s * 1e9
+        if (plans and (1 - request.gap) * known.answer_ns <= refinement.bound_ns) or last.is_over():
+            break
+        rest = _less(budget, refinement.certifying_s) if plans else budget
+        most = last.at_most(_less(rest, _leading_s(request, known)).left_s())
+        refinement.go_on(most.share(RETURN_SHARE) if known.refused and more else most)
+        plans.extend(_plans(request, known, simulate, 1, rest, far=0.0))
+    if not plans:
+        plans.extend(_plans(request, known, simulate, 1, budget, hurries=True))
 
 
 def _less(budget: Budget, seconds: float) -> Budget:
