@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-MANY = 200_000
+MANY = 5_000_000
 """Objects more than before that are looked through for garbage: a large plan is made of millions that are none."""
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ import numpy.typing as npt
 
 from experiments.explanation.drawn_steps import StepOfConstants, step_of_constants
 from experiments.explanation.uncertain_constants import UncertainConstants
-from strategy.base.budget import Budget
-from strategy.base.errors import InputError
+from strategy.base.beside import beside
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import InputError, SbplanError
 from strategy.cost.calibrate import Calibration, read_calibration
 from strategy.layout.config import PlanConfig
 from strategy.plan.plan import Plan, config_document
@@ -166,12 +168,18 @@ def certainty_among(plans: Sequence[Plan], calibration: Calibration | None, budg
     constants = UncertainConstants.of(calibration)
     if any(not plan.cost.coefficients.keys() <= constants.fitted.keys() for plan in plans):
         return WITHOUT_INTERVALS
-    steps: list[StepOfConstants] = []
-    for plan in plans:
-        if len(steps) >= 2 and budget.is_over():
-            break
-        steps.append(step_of_constants(plan, constants))
-    return certainty(steps, constants)
+    limits = [UNLIMITED, UNLIMITED] + [budget] * (len(plans) - 2)
+    tasks = [partial(_step_in_time, plan, constants, limit) for plan, limit in zip(plans, limits, strict=True)]
+    found = beside(tasks)
+    for one in found:
+        if isinstance(one, SbplanError):
+            raise one
+    return certainty([one for one in found if isinstance(one, StepOfConstants)], constants)
+
+
+def _step_in_time(plan: Plan, constants: UncertainConstants, budget: Budget) -> StepOfConstants | None:
+    """What a plan's step consists of; None where there is no time to find out."""
+    return None if budget.is_over() else step_of_constants(plan, constants)
 
 
 def intervals_of(plan: Plan, path: Path | None) -> Calibration | None:

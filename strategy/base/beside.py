@@ -35,10 +35,11 @@ def beside(tasks: Sequence[Callable[[], _Found]]) -> list[_Found | SbplanError]:
     """
     started = [_start(task) for task in tasks[1 : 1 + spare_processors()]]
     try:
-        found = [_outcome(task) for task in tasks[:1]]
+        first = [_outcome(task) for task in tasks[:1]]
+        last = [_outcome(task) for task in tasks[1 + len(started) :]]
         for task, (_, connection) in zip(tasks[1:], started, strict=False):
-            found += _received(connection) or [_outcome(task)]
-        return found + [_outcome(task) for task in tasks[len(found) :]]
+            first += _received(connection) or [_outcome(task)]
+        return first + last
     finally:
         for process, connection in started:
             connection.close()

@@ -234,7 +234,7 @@ def _plans(
     far: float = FAR,
     hurries: bool = False,
 ) -> Iterator[Plan]:
-    """The plans of the leading proposals that fit, as many as there is time for.
+    """The plans of the leading proposals that fit, as many as there is time for; or one more, made beside them.
 
     None takes longer than a plan that there is by more than `far`, a part of it, or than plans so far leave in doubt.
     Where one did not fit, what is much slower is not tried either, unless it `hurries`.
@@ -254,7 +254,7 @@ def _plans(
             break
         if in_time and math.isinf(known.planned_ns) and _is_last_chance(request, known, in_time[0], budget):
             in_time = [_surest(request, known, in_time[0], budget)]
-        chosen = _beside_each_other(request, known, in_time, min(AT_A_TIME, most - count))
+        chosen = _beside_each_other(request, known, in_time, min(AT_A_TIME, most))
         chosen = chosen or [min(left, key=lambda one: _planning_s(request, one))]
         tasks = [partial(_plan, request, one, simulate, budget) for one in chosen]
         begin = time.monotonic()

@@ -80,7 +80,8 @@ def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budg
         return plan
     best = min(steps_s, key=lambda config: (steps_s[config], -config.bucket_bytes))
     several = replace(best, exchange_streams=STREAMS)
-    splits = pins.exchange_streams is None and best.bucket_bytes < total and plan.pipeline.overlaps
+    has_latency = len(steps_s) == 1 or len(set(steps_s.values())) > 1  # which a second stream hides
+    splits = pins.exchange_streams is None and best.bucket_bytes < total and plan.pipeline.overlaps and has_latency
     found = _side_by_side([plan_of(best), *([step_of(several)] if splits else [])], budget)
     plans = {best: found[0]}
     steps_s.update((several, one) for one in found[1:] if isinstance(one, float))
@@ -94,12 +95,17 @@ def with_exchange(request: Request, plan: Plan, simulate: Simulate, budget: Budg
 
 
 def _rounds(count: int, step_s: Callable[[int], float]) -> Iterator[list[int]]:
-    """Which of so many sizes to look at next, two at a time: two first, then those beside the best, until it stays."""
+    """Which of so many sizes to look at next, two at a time: two first, then those beside the best, until it stays.
+
+    None between or beside two that take the same: their number of buckets does not matter.
+    """
     known: set[int] = set()
     few = [i for i in FIRST if i < count] or list(range(count))
     while few:
         yield few
         known.update(few)
+        if len(known) > 1 and len({step_s(i) for i in known}) == 1:
+            break
         best = min(sorted(known), key=step_s)
         few = [i for i in (best - 1, best + 1) if 0 <= i < count and i not in known]
 
