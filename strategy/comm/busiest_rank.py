@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.comm.boxing import BoxingStep, Ints, LayoutSteps, StepTable
+from strategy.comm.exchanged import LACKING, exchanged
 from strategy.comm.hierarchical import nodes_of, span_of
-from strategy.comm.sent_bytes import Pieces, most_exchanged, most_sent_nbytes
+from strategy.comm.sent_bytes import most_sent_nbytes
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, BoxingTask
 from strategy.sbp.placement import Placement
@@ -68,6 +69,9 @@ class _Regroups:
         alike: of each step, which of `sides` its own are.
         sides: of groups, each once.
         is_cut: [sides, dims], which dims are cut.
+        owned: [sides], whether an axis has an owner.
+        dims, shifts: [sides, 2, axes], which dim each axis splits before and after, less than 0 where it splits none,
+            and how far that is rotated.
     """
 
     axes: tuple[int, ...]
@@ -75,6 +79,9 @@ class _Regroups:
     alike: Ints
     sides: tuple[_Sides, ...]
     is_cut: npt.NDArray[np.bool_]
+    owned: npt.NDArray[np.bool_]
+    dims: Ints
+    shifts: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,10 +152,16 @@ def _formulas(steps: LayoutSteps, dims: int) -> _Formulas:
 def _regroups(axes: tuple[int, ...], counted: Sequence[tuple[int, _Sides]], dims: int) -> _Regroups:
     places = {sides: k for k, sides in enumerate(dict.fromkeys(sides for _, sides in counted))}
     at, alike = (np.array(found, np.int64) for found in zip(*((i, places[sides]) for i, sides in counted), strict=True))
-    is_cut = np.zeros((len(places), dims), bool)
-    for row, (*_, cut) in enumerate(places):
+    is_cut, owned = np.zeros((len(places), dims), bool), np.zeros(len(places), bool)
+    split, shifts = np.full((len(places), 2, len(axes)), -1, np.int64), np.zeros((len(places), 2, len(axes)), np.int64)
+    for row, (*sides, cut) in enumerate(places):
         is_cut[row, list(cut)] = True
-    return _Regroups(axes, at, alike, tuple(places), is_cut)
+        for side, layout in enumerate(sides):
+            for axis, sbp in enumerate(layout):
+                if isinstance(sbp, Split):
+                    split[row, side, axis], shifts[row, side, axis] = cut[sbp.dim], sbp.shift
+                owned[row] |= isinstance(sbp, Owner)
+    return _Regroups(axes, at, alike, tuple(places), is_cut, owned, split, shifts)
 
 
 def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
@@ -180,33 +193,10 @@ def _regroup(source: NdSbp, step: BoxingStep, mesh: Shape) -> _Regroup:
 @lru_cache(maxsize=1 << 14)
 def _regrouped(lengths: Shape, regroup: _Regroup) -> int:
     """Elements that the busiest rank sends in an all-to-all of a group that holds a block of such lengths."""
-    held, wanted = (_in_group(lengths, side, regroup.mesh) for side in (regroup.source, regroup.target))
-    if not held.lack and not wanted.lack:
-        return most_exchanged(held, [wanted])[0]
     before, after = (local_boxes(lengths, side, regroup.mesh) for side in (regroup.source, regroup.target))
     spec = TensorSpec(lengths, DType.INT32)
     task = BoxingTask(tuple(range(len(before))), before, after)
     return most_sent_nbytes(ActKind.ALL_TO_ALL, task, spec) // spec.dtype.nbytes
-
-
-def _all_regrouped(lengths: Sequence[Shape], regroups: Sequence[_Regroup]) -> Ints:
-    """`_regrouped` of each: where no rank lacks a piece, at once for all that begin alike."""
-    sent, alike = np.zeros(len(regroups), np.int64), dict[tuple[Shape, Shape, NdSbp], list[int]]()
-    for row, regroup in enumerate(regroups):
-        held, wanted = (_in_group(lengths[row], side, regroup.mesh) for side in (regroup.source, regroup.target))
-        if held.lack or wanted.lack:
-            sent[row] = _regrouped(lengths[row], regroup)
-        else:
-            alike.setdefault((lengths[row], regroup.mesh, regroup.source), []).append(row)
-    for (block, mesh, source), rows in alike.items():
-        targets = [_in_group(block, regroups[row].target, mesh) for row in rows]
-        sent[rows] = most_exchanged(_in_group(block, source, mesh), targets)
-    return sent
-
-
-@lru_cache(maxsize=1 << 12)
-def _in_group(lengths: Shape, layout: NdSbp, mesh: Shape) -> Pieces:
-    return Pieces.of(local_boxes(lengths, layout, mesh))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -215,9 +205,21 @@ def _evenly(regroups: _Regroups, mesh: Shape) -> tuple[Ints, Ints]:
 
     Blocks that are as long in every dim that is cut as the group, on such a mesh, has ranks.
     """
-    lengths = [(math.prod(mesh),) * len(dims) for *_, dims in regroups.sides]
-    sent = _all_regrouped(lengths, [_Regroup(before, after, mesh, dims) for before, after, dims in regroups.sides])
-    return sent, np.array([math.prod(each) for each in lengths], np.int64)
+    blocks = np.where(regroups.is_cut, math.prod(mesh), 1)
+    return _all_exchanged(regroups, np.arange(len(blocks)), blocks, mesh), blocks.prod(1)
+
+
+def _all_exchanged(regroups: _Regroups, alike: Ints, blocks: Ints, mesh: Shape) -> Ints:
+    """(rows,): elements that the busiest rank of a group sends of a block, [rows, dims], of the given sides."""
+    sent = np.full(len(blocks), LACKING, blocks.dtype)
+    if blocks.dtype == np.int64:
+        sent = exchanged(blocks, mesh, regroups.dims[alike], regroups.shifts[alike])
+    for row in np.flatnonzero((sent == LACKING) | regroups.owned[alike]).tolist():
+        before, after, dims = regroups.sides[alike[row]]
+        cut: Shape = tuple(blocks[row][list(dims)].tolist())
+        count = math.prod(blocks[row].tolist()) // math.prod(cut)
+        sent[row] = count * _regrouped(cut, _Regroup(before, after, mesh, dims))
+    return sent
 
 
 class StepSizes:
@@ -296,11 +298,8 @@ class StepSizes:
         block = self._block[along, sides[0]]
         lengths = np.where(regroups.is_cut[alike], block, 1).prod(1)
         sent[at] = block.prod(1) // lengths * (evenly[alike] * lengths // sizes[alike])
-        for row in np.flatnonzero(~(is_even[0] & is_even[1])).tolist():
-            before, after, dims = regroups.sides[alike[row]]
-            cut: Shape = tuple(block[row][list(dims)].tolist())
-            regrouped = _regrouped(cut, _Regroup(before, after, mesh, dims))
-            sent[at[row]] = math.prod(block[row].tolist()) // math.prod(cut) * regrouped
+        rows = np.flatnonzero(~(is_even[0] & is_even[1]))
+        sent[at[rows]] = _all_exchanged(regroups, alike[rows], block[rows], mesh)
 
     def sent_in_parts(self, kind: ActKind, chosen: Ints, levels: NodeGroups) -> list[Ints]:
         """Elements that the busiest rank sends in each of the `PARTS` of collectives of one kind on two levels.

@@ -309,7 +309,8 @@ def _beside_each_other(
 ) -> list[LayoutProposal]:
     """The first of these, and next to it, where no plan has shown what its schedule holds, one with room to spare."""
     unknown = bool(leading) and held_alike(leading[0].found.config) not in known.margins
-    roomy = [one for one in leading[1:] if unknown and known.fits(request, one, spare=ROOM)]
+    near = [one for one in leading[1:] if known.likely_ns(one) <= (1 + FAR) * known.likely_ns(leading[0])]
+    roomy = [one for one in near if unknown and known.fits(request, one, spare=ROOM)]
     return [*leading[:1], *(roomy or leading[1:])[:1]][:most]
 
 

@@ -16,7 +16,26 @@ from strategy.bounds.closed_forms import ClosedForms, is_shared
 from strategy.bounds.least_exchange import LayerExchange, exchange_of_layer, handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import AHEAD, AT_HEAD, AT_WORK, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
+from strategy.bounds.point import (
+    AHEAD,
+    AT_HEAD,
+    AT_WORK,
+    BACKWARD_COVERED,
+    HELD,
+    KINDS_OF_BYTES,
+    MESSAGES,
+    MICRO,
+    MICRO_OVERLAPPED,
+    MICRO_WAITED,
+    MOVED,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    TIMES,
+    WAITING,
+    FloatArray,
+)
 from strategy.cost.measurement import Features
 from strategy.graph.experts import weights_of_experts
 from strategy.graph.graph import Graph, Phase, Role
@@ -39,6 +58,8 @@ from strategy.space.axis_orders import placements_of, unlike_stages
 from strategy.space.request import Request
 from strategy.space.short_model import LAYERS, MIDDLE
 
+LITTLE = 2e-3
+"""By this part what is not on a path counts all the same."""
 TIE = 0.005
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
 HARDER = 6.0
@@ -155,6 +176,22 @@ class Prospects:
         for part in (MOVED, AT_HEAD, AT_WORK):
             weights[part] = np.maximum(weights[part], byte)
         return weights
+
+    def a_little(self, box: Box, priced: FloatArray) -> FloatArray:
+        """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever.
+
+        Bytes that have no price have none here: what other boxes may take over of the answer depends on it.
+        """
+        config, found = box.config, np.zeros(SIZE)
+        layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
+        found[TIMES] = np.tile(layers, len(PASSES))
+        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED):
+            found[each] *= config.num_micro_batches
+        found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
+        byte = TIE * box.bound_ns / self.request.memory_limit_bytes
+        for part in KINDS_OF_BYTES:
+            found[part] = priced[part].any() * byte * (layers if part.stop - part.start == len(layers) else 1)
+        return LITTLE * found
 
     def propose(self, box: Box, answer: Proposed, point: FloatArray, kept: Proposed | None = None) -> None:
         """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them.

@@ -30,16 +30,8 @@ from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
-    BACKWARD_COVERED,
-    KINDS_OF_BYTES,
-    MESSAGES,
-    MICRO,
-    MICRO_OVERLAPPED,
-    MICRO_WAITED,
-    PASSES,
     SAVED,
     SIZE,
-    TIMES,
     WAITING,
     FloatArray,
 )
@@ -48,7 +40,7 @@ from strategy.layout.config import PlanConfig
 from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box
 from strategy.search.certify import certified
-from strategy.search.prospects import COSTLY, COSTLY_IN_A_HURRY, TIE, Prospects
+from strategy.search.prospects import COSTLY, COSTLY_IN_A_HURRY, Prospects
 from strategy.search.search_result import Watch
 from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.answers import Answer, Question, Templates
@@ -58,8 +50,6 @@ from strategy.space.short_model import MIDDLE
 
 MOST_STALLED, MOST_RESUMED = 2, 6
 """So many cuts in turn may gain nothing before no further one is looked for; and so often again, in the end."""
-LITTLE = 2e-3
-"""By this part what is not on a path counts all the same."""
 PRESENT = 2e-3
 """A bound is a mix of the ways to treat layers of which more than this share of the layers is treated so."""
 RISE, WORTH_SHARING = 1e-3, 3e-3
@@ -82,7 +72,7 @@ AT_LEAST = 6
 ALONE_EFFORT = 3.0
 """So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
 MOST_RAISED = 12
-"""So many boxes are bounded beside a question for what promises most, by what is known."""
+"""So many boxes are bounded beside a question for what promises most, by what is known, for each of its effort."""
 CERTIFYING_S = 2e-3
 """Of the certificate, for a configuration that a linear program has bounded."""
 ONE_SHARE, ONE_S = 0.4, 2.0
@@ -180,7 +170,7 @@ class Refinement:
 
     def _stalled(self, most_ns: float) -> list[Box]:
         """What is to be refined again where nothing else is left: the next cuts may gain what the last ones did not."""
-        found = [box for box in self.boxes if box.bound_ns < most_ns and box.stalled and box.resumed < MOST_RESUMED]
+        found = [box for box in self.boxes if box.bound_ns < most_ns and box.resumed < MOST_RESUMED]
         for box in found:
             box.resume()
         return found
@@ -233,7 +223,8 @@ class Refinement:
                 questions.setdefault(box.axes, (box, self._first_question(box)))
         asked = list(questions.values())
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
-        self._take_all([pair for pair in asked if pair[0].level == 0], outcomes, most_ns)
+        answered = [(pair, one) for pair, one in zip(asked, outcomes, strict=True) if one is not None]
+        self._take_all([pair for pair, _ in answered], [one for _, one in answered], most_ns)
 
     def refine(self, box: Box, most_ns: float) -> None:
         """One level more."""
@@ -301,7 +292,7 @@ class Refinement:
         """About as much for the boxes that are bounded least."""
         found: list[tuple[Box, Question]] = []
         enough = max(BESIDE * first[0][1].effort if first else 0.0, (1 + WORKERS) * ALONE_EFFORT)
-        left_to_raise = MOST_RAISED if first else len(left)
+        left_to_raise = round(MOST_RAISED * first[0][1].effort) if first else len(left)
         while left_to_raise and not self.budget.is_over():
             if sum(question.effort for _, question in found) >= enough and len(first) + len(found) >= AT_LEAST:
                 break
@@ -349,21 +340,27 @@ class Refinement:
             if box.level == 2:
                 weights = self._of_saved(box)
                 if weights is not None:
-                    return self._ask(config, weights + self._a_little(box, weights), tensor_axis=True, of_bytes=True)
+                    return self._ask(
+                        config, weights + self.prospects.a_little(box, weights), tensor_axis=True, of_bytes=True
+                    )
                 weights = self._worth_asking(box, self.cuts.known_points(box), WORTH_SHARING * most_ns)
                 shared = np.zeros(0) if weights is None else restricted(weights, on_tensor_axis(config))
                 if shared.any():
-                    return self._ask(self._way(box, self.cuts.points, tensor_axis=True), shared, tensor_axis=True)
+                    way = self._way(box, self.cuts.points, shared, tensor_axis=True)
+                    return self._ask(way, shared, tensor_axis=True)
                 box.level = 3
                 continue
             # A cut that closes the box is found sooner than layouts, and one that does not has layouts as well.
             if promises and not box.is_proposed and (box.level > 3 or math.isinf(most_ns)):
                 weights = self.prospects.likely_to_fit(box, most_ns)
-                return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
+                return self._ask(
+                    config, weights + self.prospects.a_little(box, weights), tensor_axis=False, proposes=True
+                )
             if box.level < EXHAUSTED:
                 weights = self._worth_asking_alone(box, min(RISE * most_ns, most_ns - box.bound_ns))
                 if weights is not None:
-                    way, enough_ns = self._way(box, box.points, tensor_axis=False), box.enough_ns(weights, most_ns)
+                    way = self._way(box, box.points, weights, tensor_axis=False)
+                    enough_ns = box.enough_ns(weights, most_ns)
                     return self._ask(way, weights, tensor_axis=False, enough_ns=enough_ns)
             box.level = EXHAUSTED
             if not promises:
@@ -400,12 +397,21 @@ class Refinement:
         """Of every way to treat the layers between."""
         return [TemplateName(way, tensor_axis) for way in ways_of(self.request, box.config)]
 
-    def _way(self, box: Box, points: Mapping[object, Sequence[FloatArray]], *, tensor_axis: bool) -> PlanConfig:
-        """Of the ways that the bound is a mix of, that of whose template least is known."""
-        shares = box.prices[box.config].shares
-        names = self._templates(box, tensor_axis=tensor_axis)
-        mixed = [name for name, share in zip(names, shares, strict=True) if share > PRESENT]
-        return min(mixed or names, key=lambda name: len(points.get(name.key, ()))).config
+    def _way(
+        self, box: Box, points: Mapping[object, Sequence[FloatArray]], weights: FloatArray, *, tensor_axis: bool
+    ) -> PlanConfig:
+        """Of the ways that the bound is a mix of, that of which a cut with these weights may raise it most.
+
+        That is by no more than the best of its points that are known costs more than what the bound has of it.
+        """
+        bound, names = box.prices[box.config], self._templates(box, tensor_axis=tensor_axis)
+
+        def may_gain(i: int) -> tuple[float, float]:
+            known, share = points.get(names[i].key, ()), bound.shares[i]
+            least = min((float(weights @ (point - bound.points[i])) for point in known), default=math.inf)
+            return (share * least if share > PRESENT else -math.inf), share
+
+        return names[max(range(len(names)), key=may_gain)].config
 
     def _worth_asking_alone(self, box: Box, least_ns: float) -> FloatArray | None:
         """The same of a cut by a template of the box's own.
@@ -419,7 +425,7 @@ class Refinement:
             shared = self.cuts.known_points(box)
             weights = box.within.mixed(box.config, shared).weights if all(shared) else weights
         # A cut that weighs what has no price holds little: the point of the bound has more of that.
-        return weights + self._a_little(box, weights) if nearer and weights is not None else weights
+        return weights + self.prospects.a_little(box, weights) if nearer and weights is not None else weights
 
     def _worth_asking(
         self, box: Box, points: Sequence[Sequence[FloatArray]], least_ns: float, *, nearer: bool = True
@@ -482,19 +488,3 @@ class Refinement:
             return
         box.stalled = 0 if gained_ns >= min(RISE * most_ns, CLOSER * (most_ns - before_ns)) else box.stalled + 1
         box.level = box.level + 1 if box.stalled < MOST_STALLED else EXHAUSTED
-
-    def _a_little(self, box: Box, priced: FloatArray) -> FloatArray:
-        """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever.
-
-        Bytes that have no price have none here: what other boxes may take over of the answer depends on it.
-        """
-        config, found = box.config, np.zeros(SIZE)
-        layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
-        found[TIMES] = np.tile(layers, len(PASSES))
-        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED):
-            found[each] *= config.num_micro_batches
-        found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
-        byte = TIE * box.bound_ns / self.request.memory_limit_bytes
-        for part in KINDS_OF_BYTES:
-            found[part] = priced[part].any() * byte * (layers if part.stop - part.start == len(layers) else 1)
-        return LITTLE * found

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from types import TracebackType
 
 from strategy.base.beside import be_fork, start_fork
@@ -53,12 +54,14 @@ class Workers:
     """Template -> who has built it: 0 is this process."""
     effort_s: float = 0.1
     """Seconds that a question has taken lately, by the measure of `Question.effort`."""
+    enough: Event = field(default_factory=multiprocessing.get_context("fork").Event)
+    """Set while no further question is to be begun by others."""
 
     def __enter__(self) -> Workers:
         for _ in range(self.beside):
             context = multiprocessing.get_context("fork")
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, ours, self.templates), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, ours, self.templates, self.enough), daemon=True)
             start_fork(process)
             theirs.close()
             self.others.append((process, ours))
@@ -78,7 +81,7 @@ class Workers:
         for question in questions:
             asked.add(question)
             self._take(asked, wait=False)
-            self._send(asked, 1)
+            self._send(asked, AHEAD)
         while asked.left:
             self._send(asked, 1)
             mine = self._next(asked, 0)
@@ -90,14 +93,17 @@ class Workers:
             self._take(asked, wait=False)
         return self._rest(asked)
 
-    def meanwhile(self, questions: Sequence[Question], work: Callable[[], None]) -> list[Outcome]:
-        """The answers, found by others while this process does something else."""
+    def meanwhile(self, questions: Sequence[Question], work: Callable[[], None]) -> list[Outcome | None]:
+        """The answers, found by others while this process does something else; None to what they have not begun."""
         asked = _Asked()
         for question in questions:
             asked.add(question)
         self._send(asked, FAR_AHEAD)
         work()
-        return self._rest(asked)
+        self.enough.set()
+        self._take(asked, wait=True)
+        self.enough.clear()
+        return [asked.found.get(i) for i in range(len(asked.questions))]
 
     def _send(self, asked: _Asked, ahead: int) -> None:
         """Let every other process have as many questions as it may, one more each in turn."""
@@ -135,11 +141,14 @@ class Workers:
         """What others have answered; `wait`: until all that was sent is."""
         for who, sent in asked.sent.items():
             while sent and (wait or self.others[who - 1][1].poll()):
-                outcome = self._receive(who)
-                if outcome is None:  # it has ended
+                try:
+                    outcome = self.others[who - 1][1].recv()
+                except (EOFError, OSError):  # it has ended
                     sent.clear()
-                else:
-                    asked.found[sent.pop(0)] = outcome
+                    break
+                i = sent.pop(0)
+                if outcome is not None:
+                    asked.found[i] = outcome
 
     def _rest(self, asked: _Asked) -> list[Outcome]:
         """All answers, in order; what nobody has answered this process does."""
@@ -150,14 +159,6 @@ class Workers:
                 self.builder[question.template.key] = 0
         return [asked.found[i] for i in range(len(asked.questions))]
 
-    def _receive(self, who: int) -> Outcome | None:
-        """What it answers; None where it has ended."""
-        try:
-            outcome: Outcome = self.others[who - 1][1].recv()
-        except (EOFError, OSError):
-            return None
-        return outcome
-
 
 def _outcome(templates: Templates, question: Question) -> Outcome:
     try:
@@ -166,7 +167,7 @@ def _outcome(templates: Templates, question: Question) -> Outcome:
         return error
 
 
-def _serve(connection: Connection, theirs: Connection, templates: Templates) -> None:
+def _serve(connection: Connection, theirs: Connection, templates: Templates, enough: Event) -> None:
     """Answer until whoever asks has ended; before anything is asked, load the machine code that it will take."""
     be_fork()
     theirs.close()
@@ -174,6 +175,6 @@ def _serve(connection: Connection, theirs: Connection, templates: Templates) -> 
     while True:
         try:
             question = connection.recv()
-            connection.send(_outcome(templates, question))
+            connection.send(None if enough.is_set() else _outcome(templates, question))
         except (EOFError, OSError):
             return

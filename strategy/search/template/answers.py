@@ -36,7 +36,7 @@ from strategy.space.space import SearchSpace
 MOST_TEMPLATES, MOST_SHARED = 12, 150
 """So many are kept, the latest; and of those of a tensor axis, which are asked for by many boxes. One of two axes holds
 some ten MiB, one of a tensor axis a fourth of that."""
-WITH_DATA, WITH_EXPERTS = 2.0, 3.0
+WITH_DATA, WITH_EXPERTS = 4.0, 3.0
 """How much more work a template is with a data axis, and with one along which experts are shared out beside others."""
 
 

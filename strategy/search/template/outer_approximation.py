@@ -44,6 +44,8 @@ CLOSE = 1e-5
 MOST_PATHS = 40
 MOST_KNOWN, BINDING = 6, 1e-6
 """So many paths of other programs are tried first, of those that had more than such a share."""
+LEAST_SHARE = 1e-6
+"""Of layers that are treated in a way, for it to have a point."""
 NO_PRICE = 1e-9
 """By what part of the largest dual price the program errs: what is less is none."""
 BEYOND, FORBIDDING = 10.0, 1e6
@@ -74,12 +76,14 @@ class Bound:
         weights: (SIZE,), what each coordinate of a point counts in the step, in nanoseconds.
         prices: that say so.
         shares: (ways,) of the layers between that are treated in each way.
+        points: (ways, SIZE) of each way, in nanoseconds and bytes, at which nothing takes less.
     """
 
     step_ns: int | None
     weights: FloatArray
     prices: DualPrices | None = None
     shares: tuple[float, ...] = (1.0,)
+    points: FloatArray = field(default_factory=lambda: np.zeros((1, SIZE)))
 
 
 Known = int | TemplateCut
@@ -117,6 +121,8 @@ class _Program:
     """Of each way."""
     has_prices: bool = False
     """Whether the last solution has any: now and then the solver gives up."""
+    values: FloatArray = field(default_factory=lambda: np.zeros((1, SIZE)))
+    """(ways, SIZE): the points of the last solution, times their shares."""
 
     @staticmethod
     def of(ways: Sequence[WayCuts], rows: FloatArray, limits: FloatArray) -> _Program:
@@ -214,8 +220,8 @@ class _Program:
             return None
         if status != pywraplp.Solver.OPTIMAL:
             return 0.0, np.sum([[variable.lb() for variable in point] for point in self.points], axis=0)
-        values = [[variable.solution_value() for variable in point] for point in self.points]
-        return self.step.solution_value(), np.sum(values, axis=0)
+        self.values = np.array([[variable.solution_value() for variable in point] for point in self.points])
+        return self.step.solution_value(), self.values.sum(axis=0)
 
     def binding_paths(self) -> list[tuple[Path, FloatArray]]:
         """The paths that the last solution has shares of."""
@@ -409,7 +415,8 @@ class OuterApproximation:
         weights = program.weights() / UNITS * UNITS[0]
         least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
         shares = program.mix()
-        return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights, self._prices(program), shares)
+        points = program.values / np.maximum(shares, LEAST_SHARE)[:, None] * UNITS
+        return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights, self._prices(program), shares, points)
 
     def why_nothing_fits(self, config: PlanConfig) -> DualPrices | None:
         """DualPrices at which what a configuration holds beyond the memory makes its step longer than any."""
