@@ -180,7 +180,9 @@ def _look_for_more(
         rest = _less(budget, refinement.certifying_s) if plans else budget
         most = last.at_most(_less(rest, _leading_s(request, known)).left_s())
         refinement.go_on(most.share(RETURN_SHARE) if known.refused and more else most)
-        plans.extend(_plans(request, known, simulate, 1, rest, far=0.0))
+        found = list(_plans(request, known, simulate, 1, rest, far=0.0))
+        known.is_hopeful |= not found
+        plans.extend(found)
     if not plans:
         plans.extend(_plans(request, known, simulate, 1, budget, hurries=True))
 

@@ -69,6 +69,8 @@ class SearchState:
     """Memory as it was laid out over the sum of its parts, where plans have shown it: the most of those alike."""
     shown: dict[PlanConfig, list[tuple[Mapping[str, Signature], float]]] = field(default_factory=dict)
     """The same of plans of a configuration, by the layouts of the first and the last layer."""
+    is_hopeful: bool = False
+    """Whether plans that are merely alike are not held against a configuration: where nothing else is left to try."""
     refused: bool = False
     """Whether some plan did not fit though it was likely to."""
     unplanned: dict[PlanConfig, PlanError] = field(default_factory=dict)
@@ -102,7 +104,8 @@ class SearchState:
 
         `signatures`: of proposals of which plans with the same ones tell more, whatever layers are mixed in.
         """
-        known = self.margins.get(config, self.margins.get(held_alike(config), MARGIN))
+        alike = MARGIN if self.is_hopeful else self.margins.get(held_alike(config), MARGIN)
+        known = self.margins.get(config, alike)
         shown = self.shown.get(config, ())
         return max((seen for one, seen in shown if one is signatures or one == signatures), default=known)
 

@@ -81,7 +81,7 @@ class Workers:
         for question in questions:
             asked.add(question)
             self._take(asked, wait=False)
-            self._send(asked, AHEAD)
+            self._send(asked, 1)
         while asked.left:
             self._send(asked, 1)
             mine = self._next(asked, 0)

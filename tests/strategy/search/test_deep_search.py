@@ -560,6 +560,15 @@ def test_what_a_plan_holds_counts_for_its_own_configuration_first() -> None:
     assert [known.margin(one) for one in (ours, alike, replace(ours, dp=8), other)] == [0.92, 1.04, 1.04, MARGIN]
 
 
+def test_plans_that_are_merely_alike_count_no_more_where_nothing_else_is_left() -> None:
+    ours, alike = (PlanConfig(dp, 2, 2, 1, 4, Schedule.ONE_F_ONE_B) for dp in (2, 4))
+    known = SearchState()
+    known.learn(LayoutProposal(Pipelined(ours, 1, (100, 80), (0, 0)), {}, 1), 130)
+    assert (known.margin(ours), known.margin(alike)) == (1.3, 1.3)
+    known.is_hopeful = True
+    assert (known.margin(ours), known.margin(alike)) == (1.3, MARGIN)
+
+
 def test_what_plans_with_the_same_first_layer_hold_counts_before_all_else() -> None:
     config, known = PlanConfig(2, 2, 2, 1, 4, Schedule.ONE_F_ONE_B), SearchState()
     whole, split = ({"op": Signature((), (layout,))} for layout in ((B,), (Split(0),)))

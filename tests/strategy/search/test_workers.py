@@ -79,13 +79,25 @@ def test_what_a_process_that_has_ended_was_asked_is_answered_here() -> None:
 
 @pytest.mark.long
 def test_others_answer_while_something_else_is_done() -> None:
+    with Workers(templates(), 2) as workers:
+
+        def until_some_are_there() -> None:
+            for _, connection in workers.others:
+                connection.poll(None)
+
+        outcomes = workers.meanwhile(ASKED, until_some_are_there)
+        assert 0 not in workers.builder.values()
+        assert sum(one is not None for one in outcomes) >= 2, "what was begun is answered"
+        for one, here in zip(outcomes, templates_answer(), strict=True):
+            assert one is None or told(one) == told(here)
+        assert [told(one) for one in workers.answers(ASKED)] == [told(one) for one in templates_answer()]
+
+
+def test_what_others_have_not_begun_is_left() -> None:
     done: list[int] = []
-    for beside in (0, 2):
-        with Workers(templates(), beside) as workers:
-            outcomes = workers.meanwhile(ASKED, lambda: done.append(1))
-            assert (0 in {workers.builder[one.template.key] for one in ASKED}) == (not beside)
-        assert [told(one) for one in outcomes] == [told(one) for one in templates_answer()]
-    assert len(done) == 2
+    with Workers(templates(), 0) as alone:
+        assert alone.meanwhile(ASKED, lambda: done.append(1)) == [None] * len(ASKED)
+    assert done == [1]
 
 
 @cache
