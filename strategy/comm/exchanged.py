@@ -42,63 +42,62 @@ def _count_exchanged(blocks: Ints, mesh: Ints, dims: Ints, shifts: Ints, pieces:
     `pieces` are begins and lengths of what ranks have before and after; `held` which piece it is before, and which of
     its copies.
     """
-    axes, ranks, size = mesh.size, pieces.shape[2], blocks.shape[1]
-    begins, lengths = pieces
     for row in range(sent.size):
-        lacks = False
         copies = wanted_copies = 1
-        for axis in range(axes):
+        for axis in range(mesh.size):
             copies *= mesh[axis] if dims[row, 0, axis] < 0 else 1
             wanted_copies *= mesh[axis] if dims[row, 1, axis] < 0 else 1
-        for side in range(2):
-            for rank in range(ranks):
-                piece = copy = 0
-                for dim in range(size):
-                    begins[side, rank, dim], lengths[side, rank, dim] = 0, blocks[row, dim]
-                stride = ranks
-                for axis in range(axes):
-                    parts, dim = mesh[axis], dims[row, side, axis]
-                    stride //= parts
-                    place = rank // stride % parts
-                    if dim < 0:
-                        copy = copy * parts + place
-                        continue
-                    piece = piece * parts + place
-                    place = (place + shifts[row, side, axis]) % parts
-                    least, longer = lengths[side, rank, dim] // parts, lengths[side, rank, dim] % parts
-                    begins[side, rank, dim] += place * least + min(place, longer)
-                    lengths[side, rank, dim] = least + (1 if place < longer else 0)
-                    lacks = lacks or lengths[side, rank, dim] == 0
-                if side == 0:
-                    held[0, rank], held[1, rank] = piece, copy
+        # What ranks have before comes last: `held` is of that.
+        lacks = _cut(blocks[row], mesh, dims[row, 1], shifts[row, 1], pieces[:, 1], held)
+        lacks = _cut(blocks[row], mesh, dims[row, 0], shifts[row, 0], pieces[:, 0], held) or lacks
         if lacks:
             sent[row] = LACKING
             continue
-        most = 0
-        for rank in range(ranks):
+        for rank in range(held.shape[1]):
             total = 0
-            if copies == 1:
-                # All that it has is wanted, and its own part of that stays.
-                whole = kept = 1
-                for dim in range(size):
-                    whole *= lengths[0, rank, dim]
-                    end = min(
-                        begins[0, rank, dim] + lengths[0, rank, dim],
-                        begins[1, rank, dim] + lengths[1, rank, dim],
-                    )
-                    kept *= max(end - max(begins[0, rank, dim], begins[1, rank, dim]), 0)
-                total = whole * wanted_copies - kept
+            if copies == 1:  # all that it has is wanted, and its own part of that stays
+                whole = 1
+                for dim in range(pieces.shape[3]):
+                    whole *= pieces[1, 0, rank, dim]
+                total = whole * wanted_copies - _shared(pieces, rank, rank)
             else:
-                for receiver in range(held[1, rank], ranks, copies):
-                    if held[0, receiver] == held[0, rank]:
-                        continue
-                    shared = 1
-                    for dim in range(size):
-                        end = min(
-                            begins[0, rank, dim] + lengths[0, rank, dim],
-                            begins[1, receiver, dim] + lengths[1, receiver, dim],
-                        )
-                        shared *= max(end - max(begins[0, rank, dim], begins[1, receiver, dim]), 0)
-                    total += shared
-            most = max(most, total)
-        sent[row] = most
+                for receiver in range(held[1, rank], held.shape[1], copies):
+                    if held[0, receiver] != held[0, rank]:
+                        total += _shared(pieces, rank, receiver)
+            sent[row] = max(sent[row], total)
+
+
+@in_place
+def _cut(block: Ints, mesh: Ints, dims: Ints, shifts: Ints, pieces: Ints, held: Ints) -> bool:
+    """Write what every rank has of a block, [begins and lengths, ranks, dims]; says whether some have nothing."""
+    lacks = False
+    for rank in range(held.shape[1]):
+        piece, copy, stride = 0, 0, held.shape[1]
+        for dim in range(block.size):
+            pieces[0, rank, dim], pieces[1, rank, dim] = 0, block[dim]
+        for axis in range(mesh.size):
+            parts, dim = mesh[axis], dims[axis]
+            stride //= parts
+            place = rank // stride % parts
+            if dim < 0:
+                copy = copy * parts + place
+                continue
+            piece = piece * parts + place
+            place = (place + shifts[axis]) % parts
+            least, longer = pieces[1, rank, dim] // parts, pieces[1, rank, dim] % parts
+            pieces[0, rank, dim] += place * least + min(place, longer)
+            pieces[1, rank, dim] = least + (1 if place < longer else 0)
+            lacks = lacks or pieces[1, rank, dim] == 0
+        held[0, rank], held[1, rank] = piece, copy
+    return lacks
+
+
+@in_place
+def _shared(pieces: Ints, sender: int, receiver: int) -> int:
+    """Elements of what one rank has before that another has after."""
+    found = 1
+    for dim in range(pieces.shape[3]):
+        begin, wanted = pieces[0, 0, sender, dim], pieces[0, 1, receiver, dim]
+        end, wanted_end = begin + pieces[1, 0, sender, dim], wanted + pieces[1, 1, receiver, dim]
+        found *= max(min(end, wanted_end) - max(begin, wanted), 0)
+    return found

@@ -25,14 +25,14 @@ def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec:
 def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
     """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
     if kind is ActKind.ALL_TO_ALL:
-        held, wanted = Pieces.of(task.source_boxes), Pieces.of(task.target_boxes)
+        held, wanted = _Pieces.of(task.source_boxes), _Pieces.of(task.target_boxes)
         if not held.lack and not wanted.lack:
-            return spec.sent_nbytes(most_exchanged(held, [wanted])[0])
+            return spec.sent_nbytes(_most_exchanged(held, wanted))
     return spec.sent_nbytes(max(_sent_size(kind, task, me) for me in range(len(task.group))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class _Pieces:
     """The pieces of a group's ranks as arrays.
 
     Attributes:
@@ -46,27 +46,24 @@ class Pieces:
     lack: bool
 
     @staticmethod
-    def of(boxes: Sequence[Box]) -> Pieces:
+    def of(boxes: Sequence[Box]) -> _Pieces:
         """The pieces of ranks in order."""
         lack = any(map(is_empty, boxes))
-        return Pieces(np.array(boxes), np.array([] if lack else list(replicas(enumerate(boxes)).values())), lack)
+        return _Pieces(np.array(boxes), np.array([] if lack else list(replicas(enumerate(boxes)).values())), lack)
 
 
-def most_exchanged(held: Pieces, wanted: Sequence[Pieces]) -> list[int]:
-    """What `outgoing` sums up to on the busiest rank, for all ranks and each of several conversions at once.
-
-    What is shared is [pieces, conversions, ranks].
-    """
-    boxes = np.stack([one.boxes for one in wanted])
-    count, ranks = boxes.shape[:2]
-    shared = np.ones((len(held.holders), count, ranks), np.int64)
-    for of_held, of_wanted in zip(held.boxes[held.holders[:, 0]].swapaxes(0, 1), np.moveaxis(boxes, 2, 0), strict=True):
-        begin, end = of_held.T[..., None, None]
-        shared *= np.maximum(np.minimum(end, of_wanted[..., 1]) - np.maximum(begin, of_wanted[..., 0]), 0)
-    np.put_along_axis(shared, held.holders[:, None], 0, axis=2)
-    senders = held.holders[:, None, np.arange(ranks) % held.holders.shape[1]] + ranks * np.arange(count)[:, None]
-    sent = np.bincount(senders.ravel(), weights=shared.ravel(), minlength=count * ranks)
-    return [int(most) for most in sent.reshape(count, ranks).max(axis=1)]
+def _most_exchanged(held: _Pieces, wanted: _Pieces) -> int:
+    """What `outgoing` sums up to on the busiest rank, for all ranks at once; what is shared is [pieces, ranks]."""
+    ranks, copies = len(wanted.boxes), held.holders.shape[1]
+    shared = np.ones((len(held.holders), ranks), np.int64)
+    for of_held, of_wanted in zip(
+        held.boxes[held.holders[:, 0]].swapaxes(0, 1), wanted.boxes.swapaxes(0, 1), strict=True
+    ):
+        begin, end = of_held.T[..., None]
+        shared *= np.maximum(np.minimum(end, of_wanted[:, 1]) - np.maximum(begin, of_wanted[:, 0]), 0)
+    np.put_along_axis(shared, held.holders, 0, axis=1)
+    senders = held.holders[:, np.arange(ranks) % copies]
+    return int(np.bincount(senders.ravel(), weights=shared.ravel(), minlength=ranks).max())
 
 
 def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec: TensorSpec) -> tuple[int, ...]:
