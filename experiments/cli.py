@@ -18,7 +18,6 @@ from typing import NoReturn
 
 from experiments.command.console import open_standard_streams, say, silence, write_out
 from experiments.command.exit_codes import EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_TERMINATED
-from experiments.command.gc_threshold import raised_gc_threshold
 from experiments.command.stopping import unwinding
 from experiments.version import VERSION
 from strategy.base.errors import EnvironmentLacks, InputError, InternalError, RunError, SbplanError, did_you_mean
@@ -162,7 +161,7 @@ def guarded(job: Callable[[], int], argv: Sequence[str]) -> int:
 def main(argv: Sequence[str]) -> int:
     """The command: `argv` without the program's name; returns the exit code."""
     open_standard_streams()
-    with unwinding(), raised_again(), raised_gc_threshold():
+    with unwinding(), raised_again():
         return guarded(lambda: dispatch(argv), argv)
 
 

@@ -61,7 +61,9 @@ def main() -> int:
         )
         return EXIT_ENVIRONMENT_LACKS
     from experiments.cli import main as command
+    from experiments.command.gc_threshold import raise_gc_threshold
 
+    raise_gc_threshold()
     return command(sys.argv[1:])
 
 

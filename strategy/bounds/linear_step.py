@@ -47,6 +47,8 @@ LEAST_LAYERS = 5
 def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap: Overlap, exact: bool) -> IntArray:
     """(SIZE,): `TICKS` of every coordinate in the longest path; or, not `exact`, in the longest straight one.
 
+    Not to be changed: whoever asks for it again has the same.
+
     Args:
         config: whose schedule.
         layers: of the model.
@@ -54,16 +56,23 @@ def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap
         overlap: how communication runs beside computation.
         exact: whether all paths count, or those that are found at once.
     """
+    return _known_path(config.pipeline, layers, times_ns.tobytes(), overlap, exact)
+
+
+@lru_cache(maxsize=1 << 15)
+def _known_path(pipeline: PlanConfig, layers: int, point: bytes, overlap: Overlap, exact: bool) -> IntArray:
+    times_ns = np.frombuffer(point, np.int64)
     ns, (ahead, back) = times_ns[TIMES].reshape(len(PASSES), -1), times_ns[MESSAGES].tolist()
-    stages = stage_times(config, layers, dict(zip(PASSES, ns, strict=True)), (ahead, back), overlap)
-    find, schedule = critical_path if exact else straight_path, config.schedule
-    counts = path_found(schedule, stages, partial(find, schedule, config.num_micro_batches)).counts
-    where, row = parts_at(config, layers), np.zeros(SIZE, np.int64)
+    stages = stage_times(pipeline, layers, dict(zip(PASSES, ns, strict=True)), (ahead, back), overlap)
+    find, schedule = critical_path if exact else straight_path, pipeline.schedule
+    counts = path_found(schedule, stages, partial(find, schedule, pipeline.num_micro_batches)).counts
+    where, row = parts_at(pipeline, layers), np.zeros(SIZE, np.int64)
     for i, name in enumerate(PASSES):
         often = getattr(counts, name)
         at = where if often.ndim == 2 else where.sum(1)
         row[PARTS * i : PARTS * i + PARTS] = often.ravel() @ at.reshape(-1, PARTS)
     row[MESSAGES] = counts.forward_message_ns.sum(), counts.backward_message_ns.sum()
+    row.flags.writeable = False
     return row
 
 
@@ -73,15 +82,15 @@ def memory_rows(config: PlanConfig, layers: int) -> IntArray:
     Where gradients of weights are put off, what the last stage but one holds, too: more of these may wait there. And
     where layers are not dealt out evenly, the first stage that has the most of them.
     """
-    return _known_rows(config, layers)
+    return _known_rows(config.pipeline, layers, _moves_beside(config))
 
 
 @lru_cache(maxsize=1 << 13)
-def _known_rows(config: PlanConfig, layers: int) -> IntArray:
-    last_but_one = [max(config.pp - 2, 0)] if config.schedule.splits_backward else []
-    most = int(parts_at(config, layers).sum((1, 2)).argmax())
-    stages = dict.fromkeys((0, most, *last_but_one, config.pp - 1))
-    found = np.array([row for stage in stages for row in stage_rows(config, layers, stage)])
+def _known_rows(pipeline: PlanConfig, layers: int, moves_beside: bool) -> IntArray:
+    last_but_one = [max(pipeline.pp - 2, 0)] if pipeline.schedule.splits_backward else []
+    most = int(parts_at(pipeline, layers).sum((1, 2)).argmax())
+    stages = dict.fromkeys((0, most, *last_but_one, pipeline.pp - 1))
+    found = np.array([row for stage in stages for row in _stage_rows(pipeline, layers, stage, moves_beside)])
     found.flags.writeable = False
     return found
 
@@ -94,13 +103,17 @@ def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
     Where parameters or gradients are moved in every micro-batch, also while the last layer of the stage but two runs
     backward, when what those two have saved is gone, and what goes on beside others is there.
     """
+    return _stage_rows(config, layers, stage, _moves_beside(config))
+
+
+def _stage_rows(config: PlanConfig, layers: int, stage: int, moves_beside: bool) -> list[IntArray]:
     where, found = parts_at(config, layers)[stage], []
     m, laps = config.num_micro_batches, config.virtual_stages
     for state in fullest_states(config.schedule, config.pp, stage, m, laps):
         row = _row(state, where)
         row[DEFERRED] = np.array(state.deferred) @ where
         found.append(row)
-        if _moves_beside(config) and laps == 1 and where.sum() >= LEAST_LAYERS:
+        if moves_beside and laps == 1 and where.sum() >= LEAST_LAYERS:
             beside, done = row.copy(), np.zeros(PARTS, np.int64)
             done[LAST if where[0, LAST] else MIDDLE] += 1
             done[MIDDLE] += 1
@@ -108,7 +121,7 @@ def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
                 beside[part] -= np.minimum(beside[part], done)
             beside[MOVED] = 1
             found.append(beside)
-    found += [*_at_head(config, stage, where), *_at_work(config, stage, where)]
+    found += [*_at_head(config, stage, where), *_at_work(config, stage, where, moves_beside)]
     return [row for i, row in enumerate(found) if not any((row <= other).all() for other in found[:i])]
 
 
@@ -125,7 +138,7 @@ def _at_head(config: PlanConfig, stage: int, where: IntArray) -> Iterator[IntArr
         yield row
 
 
-def _at_work(config: PlanConfig, stage: int, where: IntArray) -> Iterator[IntArray]:
+def _at_work(config: PlanConfig, stage: int, where: IntArray, moves_beside: bool) -> Iterator[IntArray]:
     """(SIZE,) each: of a stage with layers between, the fullest moments in which one of these runs backward.
 
     The last part has done so before, or up to two layers, if one more comes next: where layers are laid out in several
@@ -145,7 +158,7 @@ def _at_work(config: PlanConfig, stage: int, where: IntArray) -> Iterator[IntArr
         row[AT_WORK] = 1
         # of layers that are laid out alike, and not next to the end of the stage
         is_between = done[MIDDLE] and done.sum() == DONE_BEFORE and run[MIDDLE] - done[MIDDLE] > 1
-        row[MOVED] = is_between and _moves_beside(config)
+        row[MOVED] = is_between and moves_beside
         yield row
 
 

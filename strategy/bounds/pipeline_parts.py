@@ -29,7 +29,7 @@ OF_CHUNKS = frozenset((*CHUNKS.values(), *OVERLAPPED.values(), *WAITED.values(),
 
 def parts_at(config: PlanConfig, layers: int) -> IntArray:
     """(stages, laps, 3): how many of the first, the middle and the last part are where; not to be changed."""
-    return _known_parts(config, layers)
+    return _known_parts(config.pipeline, layers)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -82,14 +82,9 @@ def times_of(
     Parts take as long everywhere, (3,), or on each stage, (stages, 3), and so do messages, or those of each place.
     """
     stages, laps = where.shape[-3:-1]
-
-    def total(name: str) -> IntArray:
-        """(..., stages, laps)."""
-        each = times[name] if times[name].ndim == 1 else times[name][:, None, :]
-        found: IntArray = (where * each).sum(-1)
-        return found
-
-    found = {name: total(name) if name in OF_CHUNKS else total(name).sum(-1) for name in times}
+    each = np.array(list(times.values()), np.int64).reshape(len(times), -1, where.shape[-1])
+    total = np.einsum("...slp,nsp->n...sl", where, np.broadcast_to(each, (len(times), stages, where.shape[-1])))
+    found = {name: one if name in OF_CHUNKS else one.sum(-1) for name, one in zip(times, total, strict=True)}
     shape = (*where.shape[:-3], stages * laps - 1)
     ahead, back = (np.broadcast_to(np.asarray(each, np.int64), shape) for each in between_ns)
     return StepTimes(**found, forward_message_ns=ahead, backward_message_ns=back, overlap=overlap)

@@ -239,6 +239,12 @@ class PlanConfig:
         return replace(self, bucket_bytes=0, exchange_streams=1, kept_layers=())
 
     @property
+    def pipeline(self) -> PlanConfig:
+        """The same with every stage on one rank: all that decides on chunks, their order, and the layers of each."""
+        laps, runs = self.virtual_stages, self.runs
+        return PlanConfig(1, 1, self.pp, 1, self.num_micro_batches, self.schedule, virtual_stages=laps, runs=runs)
+
+    @property
     def axes(self) -> tuple[str, ...]:
         """Names of the axes of a stage's mesh, outermost first."""
         return mesh_axes(self.cp, self.ep, groups=self.zero_group > 0)

@@ -34,6 +34,7 @@ from strategy.layout.merged_order import MergedOrder, merged_order
 from strategy.layout.schedule import Schedule, schedule_problem
 
 IntArray = npt.NDArray[np.int64]
+INT = np.dtype(np.int64)
 LONGEST_NS = 2**62
 """A step of more could not be counted: some 146 years."""
 
@@ -96,13 +97,14 @@ class PipelineTimes:
         places, once = (*cases, stages * laps - 1), (*cases, stages)
         passes = (shape, shape, shape)
         shapes = (*passes, places, places, once, once, once, *passes, shape, shape, once)
-        for name, wanted in zip(TIMES, shapes, strict=True):
-            given = getattr(self, name)
-            if np.shape(given) != wanted or np.asarray(given).dtype != np.int64:
-                got = f"{np.asarray(given).dtype} of {np.shape(given)}"
+        every = [getattr(self, name) for name in TIMES]
+        for name, given, wanted in zip(TIMES, every, shapes, strict=True):
+            if given.shape != wanted or given.dtype != INT:
+                got = f"{given.dtype} of {given.shape}"
                 raise InputError("wrong shape or type", where=name, got=got, expected=f"int64 of {wanted}")
-            if given.size and given.min() < 0:
-                raise InputError("a negative time", where=name, got=int(given.min()), expected="nanoseconds >= 0")
+        if np.concatenate([given.ravel() for given in every]).min() < 0:  # all at once: many are made, of few numbers
+            name, least = next((name, int(one.min())) for name, one in zip(TIMES, every, strict=True) if (one < 0).any())
+            raise InputError("a negative time", where=name, got=least, expected="nanoseconds >= 0")
 
     @staticmethod
     def of_passes(
@@ -195,18 +197,15 @@ def at_both_ends(times: PipelineTimes) -> tuple[IntArray, IntArray]:
 
 def most_ns(m: int, times: PipelineTimes) -> int:
     """No chunk ends later than all of them, one by one, would."""
-    per_micro_batch = (times.forward_ns, times.backward_ns, times.weight_ns)
-    messages = (times.forward_message_ns, times.backward_message_ns)
-    most: int = sum(
-        m * each.max(initial=0).item() * times.stages * times.laps for each in (*per_micro_batch, *messages)
-    )
-    once = times.before_ns, times.after_ns, times.gathered_ns, times.update_ns
-    most += sum(each.max(initial=0).item() for each in once)
-    most += times.exchange_ns.max(initial=0).item() * times.laps
-    busy = times.forward_busy_ns, times.backward_busy_ns, times.weight_busy_ns
-    most += sum(m * each.max(initial=0).item() * times.laps for each in busy)
-    most += times.late_ns.max(initial=0).item() * times.stages * times.laps
-    return most
+    stages, laps = times.stages, times.laps
+    groups = {
+        ("forward_ns", "backward_ns", "weight_ns", "forward_message_ns", "backward_message_ns"): m * stages * laps,
+        ("forward_busy_ns", "backward_busy_ns", "weight_busy_ns"): m * laps,
+        ("exchange_ns",): laps,
+        ("late_ns",): stages * laps,
+        ("before_ns", "after_ns", "gathered_ns", "update_ns"): 1,
+    }
+    return sum(often * int(getattr(times, name).max(initial=0)) for names, often in groups.items() for name in names)
 
 
 def _check_length(m: int, times: PipelineTimes) -> None:

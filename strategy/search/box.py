@@ -186,7 +186,7 @@ class Box:
             if self.is_solved:
                 return
             config = self.config
-            bound = within.bound(config, exact=self.level >= 3)
+            bound = within.bound(config, exact=self.level >= 3, enough_ns=(1 + SURELY) * most_ns)
             self.solved[config] = within.count, self.level >= 3
             i = self.configs.index(config)
             gave_up = bound.step_ns is not None and bound.prices is None  # now and then the solver does

@@ -58,6 +58,9 @@ REFINING_SHARE = 0.75
 """Share of the time after which no further group is refined ahead of plans."""
 LAST_SHARE = 0.9
 """The same where there are plans: what is left then is for one more, and for the certificate."""
+MUCH, AMPLE = 0.02, 1.5
+"""Refining ends before that where something is likely to be better by so much, once there is this multiple of the time
+left that a plan of it takes."""
 LONG_SAMPLE = 16384
 """Tokens; where nothing fits, a sample of more may be the reason: by default it is as long as the model's context."""
 FAR = 0.06
@@ -120,7 +123,8 @@ def _searched(
                 refinement.go_on(more, near=near)
             first = partial(_first_plan, request, known, simulate, budget, plans, most_tries=FIRST_TRIES)
             refinement.meanwhile(first, all_refining, _leading_s(request, known))
-            refinement.go_on(all_refining)
+            is_time = partial(_is_time_to_plan, request, refinement, budget)
+            refinement.go_on(all_refining, is_enough=is_time)
             # One by one: an interruption leaves those that are made.
             far = FAR if known.complete else 0.0
             rest = _less(budget, refinement.certifying_s) if plans else budget
@@ -324,6 +328,16 @@ def _planning_s(request: Request, one: LayoutProposal) -> float:
 def _leading_s(request: Request, known: SearchState) -> float:
     """About how long the plan of the leading proposal takes, if there is one."""
     return max((known.pace * _planning_s(request, one) for one in known.fitting(request)[:1]), default=0.0)
+
+
+def _is_time_to_plan(request: Request, refinement: MixedRefinement | Refinement, budget: Budget) -> bool:
+    """Whether there is hardly more time left than for a plan that is likely to be much better than those that there are.
+
+    What is found later would not be planned in time.
+    """
+    known = refinement.known
+    better = [one for one in known.fitting(request)[:1] if known.likely_ns(one) < (1 - MUCH) * known.planned_ns]
+    return bool(better) and _less(budget, refinement.certifying_s).left_s() < AMPLE * _leading_s(request, known)
 
 
 def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Budget) -> Plan:

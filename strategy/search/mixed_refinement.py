@@ -110,14 +110,18 @@ class MixedRefinement:
         """There is none yet of a bound over several types; and the bound, or as much as is of interest."""
         return None, min(self.bound_ns, most_ns)
 
-    def run(self, *, near: float = 0.0) -> None:
-        """Propose, until nothing is left or the time is over; or the best is as near to the bound as this multiple."""
+    def run(self, *, near: float = 0.0, is_enough: Callable[[], bool] | None = None) -> None:
+        """Propose, until nothing is left or the time is over; or the best is as near to the bound as this multiple.
+
+        Or until something says that it `is_enough`.
+        """
         while not (near and math.isfinite(self.prospects.best_ns) and self.prospects.best_ns <= near * self.bound_ns):
             most_ns = (1 - self.request.gap) * self.prospects.best_ns
             left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
             box = self.prospects.most_promising(left)
-            self.known.complete = box is None or not self.budget.is_over()
-            if box is None or self.budget.is_over():
+            is_over = self.budget.is_over() or (is_enough is not None and is_enough())
+            self.known.complete = box is None or not is_over
+            if box is None or is_over:
                 return
             if self.watch is not None:
                 best_ns = None if math.isinf(most_ns) else int(self.prospects.best_ns)
@@ -125,7 +129,7 @@ class MixedRefinement:
             self.turns += 1
             self._propose(box)
 
-    def go_on(self, budget: Budget, *, near: float = 0.0) -> None:
+    def go_on(self, budget: Budget, *, near: float = 0.0, is_enough: Callable[[], bool] | None = None) -> None:
         """The same with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
         self.budget = budget
         if self.known.refused:
@@ -133,7 +137,7 @@ class MixedRefinement:
             for box in self.boxes:
                 if box.is_proposed and box.tries < MOST_TRIES and fits.isdisjoint(box.configs):
                     box.is_proposed = False
-        self.run(near=near)
+        self.run(near=near, is_enough=is_enough)
 
     def meanwhile(self, work: Callable[[], None], budget: Budget, about_s: float) -> None:
         """Do something else; nothing is done beside it."""

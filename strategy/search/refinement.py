@@ -153,15 +153,18 @@ class Refinement:
         """
         return certified(self.cuts, self.boxes, self.listed, min(self.bound_ns, most_ns))
 
-    def run(self, *, near: float = 0.0) -> None:
-        """Refine, until nothing is left or the time is over; or the best is as near to the bound as this multiple."""
+    def run(self, *, near: float = 0.0, is_enough: Callable[[], bool] | None = None) -> None:
+        """Refine, until nothing is left or the time is over; or the best is as near to the bound as this multiple.
+
+        Or until something says that it `is_enough`.
+        """
         while not (near and math.isfinite(self.best_ns) and self.best_ns <= near * self.bound_ns):
             most_ns = self.most_ns
             left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done] or self._stalled(most_ns)
             if not left:
                 self.known.complete = not any(box.bound_ns < most_ns for box in self.boxes)
                 return
-            if self.budget.is_over():
+            if self.budget.is_over() or (is_enough is not None and is_enough()):
                 self.known.complete = False
                 return
             self.turns += 1
@@ -235,13 +238,13 @@ class Refinement:
                 raise outcome
             self._take(box, question, outcome, most_ns)
 
-    def go_on(self, budget: Budget, *, near: float = 0.0) -> None:
+    def go_on(self, budget: Budget, *, near: float = 0.0, is_enough: Callable[[], bool] | None = None) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
         self.budget, self.hurries = budget, not self.known.fitting(self.request)
         self.prospects.costly = COSTLY_IN_A_HURRY if self.hurries else COSTLY
         with self._whole():
             self._ask_anew()
-        self.run(near=near)
+        self.run(near=near, is_enough=is_enough)
 
     def _ask_anew(self) -> None:
         if self.known.margins:

@@ -15,8 +15,12 @@ from strategy.search.template.layer_mix import LayerMix, mixed_layers
 from strategy.search.template.stages import Pipelined
 from strategy.space.request import Request
 
-MARGIN = 0.97
-"""Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
+ALONE, PIPELINED = 1.0, 0.97
+"""Memory as it is laid out over the sum of its parts, until a plan shows it: of a single stage; of a long pipeline,
+whose blocks share places."""
+SHORT, SHORT_OF_LAPS = 0.06, 0.2
+"""On so much more, over the number of stages, a pipeline's blocks lie apart; where micro-batches pass several laps,
+whose blocks are in use in turns that do not fit into each other. (35 plans: within 0.02, of two stages 0.06.)"""
 BETTER = 2e-3
 """By this part a proposal takes less than one of its configuration that was tried, if it is to be tried, too."""
 HONEST = 0.03
@@ -55,6 +59,13 @@ class LayoutProposal:
         return replace(config, kept_layers=tuple(sorted(keeps))) if keeps else config
 
 
+def usual_margin(config: PlanConfig) -> float:
+    """Memory as it is laid out over the sum of its parts, before any plan shows it."""
+    if config.pp == 1:
+        return ALONE
+    return PIPELINED + (SHORT if config.virtual_stages == 1 else SHORT_OF_LAPS) / config.pp
+
+
 def held_alike(config: PlanConfig) -> HeldAlike:
     """What a configuration has in common with those whose plans tell what it holds."""
     return config.schedule, config.pp > 1
@@ -66,7 +77,7 @@ class SearchState:
 
     proposals: list[LayoutProposal] = field(default_factory=list)
     margins: dict[PlanConfig | HeldAlike, float] = field(default_factory=dict)
-    """Memory as it was laid out over the sum of its parts, where plans have shown it: the most of those alike."""
+    """Memory as it was laid out over what is usual, where plans have shown it: the most of those alike."""
     shown: dict[PlanConfig, list[tuple[Mapping[str, Signature], float]]] = field(default_factory=dict)
     """The same of plans of a configuration, by the layouts of the first and the last layer."""
     is_hopeful: bool = False
@@ -104,14 +115,16 @@ class SearchState:
 
         `signatures`: of proposals of which plans with the same ones tell more, whatever layers are mixed in.
         """
-        alike = MARGIN if self.is_hopeful else self.margins.get(held_alike(config), MARGIN)
+        alike = 1.0 if self.is_hopeful else self.margins.get(held_alike(config), 1.0)
         known = self.margins.get(config, alike)
         shown = self.shown.get(config, ())
-        return max((seen for one, seen in shown if one is signatures or one == signatures), default=known)
+        more = max((seen for one, seen in shown if one is signatures or one == signatures), default=known)
+        return more * usual_margin(config)
 
     def learn(self, one: LayoutProposal, nbytes: float) -> None:
         """What a plan holds says what the sum of the parts of others is worth; the most that was seen counts."""
-        config, seen = one.found.config, nbytes / max(one.found.peak_bytes)
+        config = one.found.config
+        seen = nbytes / max(one.found.peak_bytes) / usual_margin(config)
         for alike in (config, held_alike(config)):
             self.margins[alike] = max(self.margins.get(alike, 0.0), seen)
         self.shown.setdefault(config, []).append((one.signatures, seen))

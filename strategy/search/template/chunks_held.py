@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from strategy.bounds.chunk_states import ChunkState, enough, states
+from strategy.bounds.chunk_states import enough, moments
 from strategy.layout.schedule import Schedule
 
 IntArray = npt.NDArray[np.int64]
@@ -46,27 +46,24 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
         last = max(most - 1, 1)
         return np.array([[most, most, 0, 0, 0, 1, 1], [last, last, 0, 1, 1, 1, 0]], np.int64)[..., None]
     few = enough(schedule, stages, num_micro_batches)
-    moments = [_numbers(one) for one in states(schedule, stages, stage, few, laps)]
-    end = [(0,) * laps] * len(HELD)
-    end[HELD.index("summed_bytes")] = (1,) * laps
-    between = np.array([*moments, end], np.int64)
+    saved, waiting, deferred, sums, behind, ahead, summed = moments(schedule, stages, stage, few, laps)
+    moment = np.stack((saved, waiting, deferred, sums, summed, behind, ahead), axis=1)
+    end = np.zeros_like(moment[:1])
+    end[:, HELD.index("summed_bytes")] = 1
+    between = np.concatenate((moment, end))
     before, after = between[:-1], between[1:]
     # A forward pass leaves more and more. A backward pass gives back what was saved, layer by layer, as it leaves sums.
     is_forward = np.any(after[:, SAVED] > before[:, SAVED], axis=1, keepdims=True)[..., None]
-    rows = np.concatenate((np.where(is_forward, np.maximum(before, after), before), after))
-    return _most(np.unique(rows, axis=0))
-
-
-def _numbers(state: ChunkState) -> tuple[tuple[int, ...], ...]:
-    """What is there in a state, in the order of `HELD`."""
-    return state.saved, state.waiting, state.deferred, state.sums, state.summed, state.behind, state.ahead
+    return _most(np.concatenate((np.where(is_forward, np.maximum(before, after), before), after)))
 
 
 def _most(rows: IntArray) -> IntArray:
-    """Those rows that none holds more than of everything."""
+    """Those rows that none holds more than of everything, the fullest first."""
     flat = rows.reshape(len(rows), -1)
-    kept: list[int] = []
-    for i in np.argsort(-flat.sum(1), kind="stable"):
-        if not (flat[kept] >= flat[i]).all(1).any():
-            kept.append(int(i))
+    at = np.argsort(-flat.sum(1), kind="stable")
+    left, kept = flat.astype(np.min_scalar_type(flat.max()))[at], []
+    while at.size:
+        kept.append(at[0])
+        holds_more = (left > left[0]).any(1)
+        left, at = left[holds_more], at[holds_more]
     return rows[kept]

@@ -29,7 +29,6 @@ WHERE = {
 """Where a point has the bytes that `chunks_held` counts."""
 
 
-@lru_cache(maxsize=1 << 13)
 def likely_rows(config: PlanConfig, layers: int) -> IntArray:
     """(rows, SIZE): what the first stage, the last but one and the last hold at one time or another; not to be changed.
 
@@ -37,6 +36,11 @@ def likely_rows(config: PlanConfig, layers: int) -> IntArray:
         config: whose schedule.
         layers: of the model.
     """
+    return _known_rows(config.pipeline, layers)
+
+
+@lru_cache(maxsize=1 << 13)
+def _known_rows(config: PlanConfig, layers: int) -> IntArray:
     found: list[IntArray] = []
     for stage in dict.fromkeys((0, max(config.pp - 2, 0), config.pp - 1)):
         where = parts_at(config, layers)[stage]

@@ -21,6 +21,7 @@ points and cuts of its own, and what a step takes is that of the mean: the progr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -255,17 +256,12 @@ class KnownPaths:
 
     def of(self, config: PlanConfig, overlap: Overlap) -> list[tuple[Path, FloatArray]]:
         """Paths with how often they pass everything, the latest first."""
-        return self.latest.setdefault((_chunks_of(config), overlap), [])
+        return self.latest.setdefault((config.pipeline, overlap), [])
 
     def take(self, config: PlanConfig, overlap: Overlap, found: Sequence[tuple[Path, FloatArray]]) -> None:
         """Remember some."""
         known = {counts.tobytes(): (path, counts) for path, counts in (*found, *self.of(config, overlap))}
-        self.latest[_chunks_of(config), overlap] = list(known.values())[:MOST_KNOWN]
-
-
-def _chunks_of(config: PlanConfig) -> object:
-    """What decides on which paths there are."""
-    return config.schedule, config.pp, config.virtual_stages, config.num_micro_batches, config.runs
+        self.latest[config.pipeline, overlap] = list(known.values())[:MOST_KNOWN]
 
 
 @dataclass(slots=True)
@@ -325,14 +321,15 @@ class OuterApproximation:
         least: FloatArray = np.min([way.least for way in self.ways], axis=0)
         return least
 
-    def bound(self, config: PlanConfig, *, exact: bool = True) -> Bound:
+    def bound(self, config: PlanConfig, *, exact: bool = True, enough_ns: float = math.inf) -> Bound:
         """What a configuration takes at least, whatever fits.
 
         Args:
             config: of those that the cuts are for.
             exact: whether all paths count, or those that are found at once.
+            enough_ns: no further paths are looked for once it takes so much.
         """
-        return self._within(config, memory_rows(config, self.layers), None, exact=exact)
+        return self._within(config, memory_rows(config, self.layers), None, exact=exact, enough_ns=enough_ns)
 
     def likely(self, config: PlanConfig, more_bytes: float) -> Bound:
         """A guess at what a configuration takes at least, whatever is likely to fit.
@@ -343,7 +340,15 @@ class OuterApproximation:
         """
         return self._within(config, likely_rows(config, self.layers), more_bytes, exact=False)
 
-    def _within(self, config: PlanConfig, rows: IntArray, more_bytes: float | None, *, exact: bool) -> Bound:
+    def _within(
+        self,
+        config: PlanConfig,
+        rows: IntArray,
+        more_bytes: float | None,
+        *,
+        exact: bool,
+        enough_ns: float = math.inf,
+    ) -> Bound:
         """The least step in what the rows leave; a program is kept for every number of bytes beside these."""
         program = self.programs.get((config, more_bytes))
         if program is None:
@@ -352,7 +357,7 @@ class OuterApproximation:
             program = self.programs[config, more_bytes] = _Program.of(self.ways, rows.astype(np.float64), limits)
             self._begin(program, config, self._least, exact=False)
         program.add_cuts(self.ways)
-        return self._within_paths(program, config, exact=exact)
+        return self._within_paths(program, config, exact=exact, enough_ns=enough_ns)
 
     def _begin(self, program: _Program, config: PlanConfig, point: FloatArray, *, exact: bool) -> None:
         """With the longest path of a point, and those that are known."""
@@ -400,13 +405,17 @@ class OuterApproximation:
         program.add_cuts(self.ways)
         return self._within_paths(program, config, exact=True)
 
-    def _within_paths(self, program: _Program, config: PlanConfig, *, exact: bool) -> Bound:
+    def _within_paths(
+        self, program: _Program, config: PlanConfig, *, exact: bool, enough_ns: float = math.inf
+    ) -> Bound:
         """The least step, by as many paths as it takes."""
         while True:
             solved = program.solve()
             if solved is None:
                 return Bound(None, np.zeros(SIZE))
             step_ms, point = solved
+            if program.has_prices and step_ms * UNITS[0] * (1 - CLOSE) >= enough_ns:
+                break
             path, counts = self._longest(config, point, exact=exact)
             if counts @ point <= step_ms * (1 + 1e-4) or len(program.paths) >= MOST_PATHS:
                 break

@@ -1,22 +1,27 @@
-"""Garbage is looked for seldom inside, and as usual afterwards."""
+"""A command that is a process of its own looks for garbage seldom, and one that is called within another as that does."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
-from experiments.command.gc_threshold import MANY, raised_gc_threshold
+from experiments.cli import main
+from experiments.command.gc_threshold import MANY
 
 
-def interrupted() -> None:
-    with raised_gc_threshold():
-        assert gc.get_threshold()[0] == MANY
-        raise KeyError
+def test_a_process_of_its_own_looks_seldom() -> None:
+    said = "import gc, sys; from experiments.entry import main; sys.argv = ['sbplan', '--version']; main()"
+    found = subprocess.run(
+        [sys.executable, "-c", f"{said}; print(gc.get_threshold()[0])"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.splitlines()[-1] == str(MANY)
 
 
-def test_the_usual_threshold_comes_back_whatever_happens() -> None:
+def test_what_is_called_within_another_leaves_it_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     usual = gc.get_threshold()
-    with pytest.raises(KeyError):
-        interrupted()
+    assert main(["--help"]) == 0
     assert gc.get_threshold() == usual
+    assert "sbplan" in capsys.readouterr().out
