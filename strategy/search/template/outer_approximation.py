@@ -43,6 +43,7 @@ MOST = np.concatenate([np.full(BYTES.start, MOST_NS), np.full(SIZE - BYTES.start
 CLOSE = 1e-5
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 40
+"""So many paths more are looked for at a time."""
 MOST_KNOWN, BINDING = 6, 1e-6
 """So many paths of other programs are tried first, of those that had more than such a share."""
 LEAST_SHARE = 1e-6
@@ -379,12 +380,13 @@ class OuterApproximation:
         program.maximise(numbers / size, step_ns / UNITS[0])
         self._begin(program, config, self._least, exact=False)
         program.add_cuts(self.ways)
+        most = len(program.paths) + MOST_PATHS
         while True:
             solved = program.solve()
             if solved is None or not program.has_prices:
                 return None
             path, counts = self._longest(config, solved[1], exact=True)
-            if counts @ solved[1] * UNITS[0] <= step_ns * (1 + 1e-4) or len(program.paths) >= MOST_PATHS:
+            if counts @ solved[1] * UNITS[0] <= step_ns * (1 + 1e-4) or len(program.paths) >= most:
                 return size * float(program.solver.Objective().Value())
             program.add_path(path, counts)
 
@@ -409,6 +411,7 @@ class OuterApproximation:
         self, program: _Program, config: PlanConfig, *, exact: bool, enough_ns: float = math.inf
     ) -> Bound:
         """The least step, by as many paths as it takes."""
+        most = len(program.paths) + MOST_PATHS
         while True:
             solved = program.solve()
             if solved is None:
@@ -417,7 +420,7 @@ class OuterApproximation:
             if program.has_prices and step_ms * UNITS[0] * (1 - CLOSE) >= enough_ns:
                 break
             path, counts = self._longest(config, point, exact=exact)
-            if counts @ point <= step_ms * (1 + 1e-4) or len(program.paths) >= MOST_PATHS:
+            if counts @ point <= step_ms * (1 + 1e-4) or len(program.paths) >= most:
                 break
             program.add_path(path, counts)
         self.paths.take(config, self.overlap, program.binding_paths())
