@@ -102,9 +102,9 @@ class PipelineTimes:
             if given.shape != wanted or given.dtype != INT:
                 got = f"{given.dtype} of {given.shape}"
                 raise InputError("wrong shape or type", where=name, got=got, expected=f"int64 of {wanted}")
-        if np.concatenate([given.ravel() for given in every]).min() < 0:  # all at once: many are made, of few numbers
-            name, least = next((name, int(one.min())) for name, one in zip(TIMES, every, strict=True) if (one < 0).any())
-            raise InputError("a negative time", where=name, got=least, expected="nanoseconds >= 0")
+        if np.concatenate([given.ravel() for given in every]).min() < 0:  # at once: many are made, of few numbers
+            name, given = next((name, one) for name, one in zip(TIMES, every, strict=True) if (one < 0).any())
+            raise InputError("a negative time", where=name, got=int(given.min()), expected="nanoseconds >= 0")
 
     @staticmethod
     def of_passes(

@@ -331,7 +331,7 @@ def _leading_s(request: Request, known: SearchState) -> float:
 
 
 def _is_time_to_plan(request: Request, refinement: MixedRefinement | Refinement, budget: Budget) -> bool:
-    """Whether there is hardly more time left than for a plan that is likely to be much better than those that there are.
+    """Whether there is hardly more time left than for a plan that is likely to be much better than those so far.
 
     What is found later would not be planned in time.
     """

@@ -1,4 +1,4 @@
-"""A command that is a process of its own looks for garbage seldom, and one that is called within another as that does."""
+"""A command that is a process of its own looks for garbage seldom; one called within another, as often as that."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Given:
     bounds: list[Bound]
     count: int = 0
 
-    def bound(self, config: PlanConfig, *, exact: bool) -> Bound:
+    def bound(self, config: PlanConfig, *, exact: bool, enough_ns: float) -> Bound:
         self.count += 1
         return self.bounds.pop(0)
 

@@ -45,7 +45,7 @@ from strategy.search.lightest import nothing_fits_deep
 from strategy.search.refinement import RISE, Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
-from strategy.search.search_state import MARGIN, LayoutProposal, SearchState
+from strategy.search.search_state import LayoutProposal, SearchState, usual_margin
 from strategy.search.template.layer_mix import LayerMix
 from strategy.search.template.stages import Pipelined
 from strategy.search.template.template_solve import Chosen, solve_template
@@ -54,7 +54,7 @@ from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
 from strategy.space.trainer_space import TargetTrainer
 from tests.support.long_parameters import long_but
-from tests.support.small_plans import exchange_left_alone, simulated
+from tests.support.small_plans import exchange_left_alone, request, simulated
 
 DEEP = GptConfig(layers=8, width=512, heads=8, sequence=256, vocabulary=1024)
 
@@ -557,7 +557,34 @@ def test_what_a_plan_holds_counts_for_its_own_configuration_first() -> None:
     known.learn(proposal(ours), 92)
     known.learn(proposal(alike), 104)
     known.learn(proposal(ours), 90)
-    assert [known.margin(one) for one in (ours, alike, replace(ours, dp=8), other)] == [0.92, 1.04, 1.04, MARGIN]
+    assert [known.margin(one) for one in (ours, alike, replace(ours, dp=8))] == [0.92, 1.04, 1.04]
+    assert known.margin(other) == usual_margin(other)
+
+
+def test_blocks_of_short_pipelines_and_of_several_laps_lie_apart() -> None:
+    def usual(schedule: Schedule, pp: int, laps: int = 1) -> float:
+        return usual_margin(PlanConfig(2, 2, pp, 1, 4 * pp, schedule, virtual_stages=laps))
+
+    alone, short, long = (usual(Schedule.ONE_F_ONE_B, pp) for pp in (1, 2, 32))
+    assert (alone, short) == (1.0, 1.0)
+    assert long < usual(Schedule.INTERLEAVED, 32, 2) < alone < usual(Schedule.ZBV, 2, 2)
+
+
+def test_what_a_plan_of_one_pipeline_holds_counts_for_others_beside_what_is_usual() -> None:
+    short, long = (PlanConfig(2, 2, pp, 1, 16, Schedule.INTERLEAVED, virtual_stages=2) for pp in (2, 16))
+    known = SearchState()
+    known.learn(LayoutProposal(Pipelined(short, 1, (1000, 900), (0, 0)), {}, 1), 1.02 * 1000 * usual_margin(short))
+    assert known.margin(short) == pytest.approx(1.02 * usual_margin(short))
+    assert known.margin(long) == pytest.approx(1.02 * usual_margin(long))
+
+
+@pytest.mark.parametrize(("left_s", "step_ns", "is_time"), [(1.0, 90, True), (1e4, 90, False), (1.0, 99, False)])
+def test_refining_ends_when_it_is_time_to_plan_what_is_much_better(left_s: float, step_ns: int, is_time: bool) -> None:
+    config, asked = PlanConfig(2, 1, 1, 1, 4, Schedule.ONE_F_ONE_B), request(2, Training(global_batch=8))
+    known = SearchState(proposals=[LayoutProposal(Pipelined(config, step_ns, (100,), (0,)), {}, 3000)], planned_ns=100)
+    refinement = SimpleNamespace(known=known, certifying_s=0.0)
+    found = module._is_time_to_plan(asked, refinement, Budget.of(left_s))  # type: ignore[arg-type]
+    assert found is is_time
 
 
 def test_plans_that_are_merely_alike_count_no_more_where_nothing_else_is_left() -> None:
@@ -566,7 +593,7 @@ def test_plans_that_are_merely_alike_count_no_more_where_nothing_else_is_left() 
     known.learn(LayoutProposal(Pipelined(ours, 1, (100, 80), (0, 0)), {}, 1), 130)
     assert (known.margin(ours), known.margin(alike)) == (1.3, 1.3)
     known.is_hopeful = True
-    assert (known.margin(ours), known.margin(alike)) == (1.3, MARGIN)
+    assert (known.margin(ours), known.margin(alike)) == (1.3, usual_margin(alike))
 
 
 def test_what_plans_with_the_same_first_layer_hold_counts_before_all_else() -> None:

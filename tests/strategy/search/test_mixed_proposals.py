@@ -13,7 +13,7 @@ from strategy.layout.schedule import Schedule
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.search.mixed_proposals import mixed_proposal
-from strategy.search.search_state import MARGIN, LayoutProposal, SearchState
+from strategy.search.search_state import LayoutProposal, SearchState, usual_margin
 from strategy.search.template.answers import Proposed
 from strategy.search.template.layer_mix import Seam
 from strategy.search.template.parts import LayerPart, ModelParts
@@ -21,6 +21,7 @@ from strategy.space.request import Request
 from tests.support.small_plans import request
 
 CONFIG = PlanConfig(1, 1, 2, 1, 8, Schedule.ONE_F_ONE_B)
+MARGIN = usual_margin(CONFIG)
 LAYERS = 10
 LIMIT = 1000
 

@@ -14,7 +14,7 @@ from strategy.bounds.inequality import Inequality
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows, stage_rows
 from strategy.bounds.multipliers import Path
-from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SIZE, SUMS
+from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SIZE, SUMS, time_at
 from strategy.bounds.quick_bound import least_work
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.critical_path import critical_path, length_ns, straight_path
@@ -151,6 +151,38 @@ def test_where_layers_may_be_treated_in_two_ways_it_is_not_known_what_is_enough(
         bound = found.bound(config)
         assert bound.step_ns is not None
         assert (found.enough(config, bound.weights, 1.1 * bound.step_ns) is not None) is is_known
+
+
+ZERO = PlanConfig(2, 1, 4, 1, 8, Schedule.INTERLEAVED, virtual_stages=2, zero_stage=3)
+
+
+def with_a_choice() -> OuterApproximation:
+    """What a layer between computes in a forward pass it may exchange behind the step: paths are between the two."""
+    asked = request(8, Training(global_batch=16), model=GPT, backend="cuda")
+    found, weights = within(asked, ZERO), np.zeros(SIZE)
+    weights[[time_at("forward_ns", 1), time_at("after_overlapped_ns", 1)]] = 1.0
+    found.add_cut(Inequality(weights, 1e11), 0)
+    return found
+
+
+def test_a_bound_that_ends_by_its_paths_is_raised_by_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected_ns = with_a_choice().bound(ZERO).step_ns
+    monkeypatch.setattr("strategy.search.template.outer_approximation.MOST_PATHS", 1)
+    few = with_a_choice()
+    bounds_ns = [few.bound(ZERO).step_ns for _ in range(20)]
+    assert expected_ns is not None
+    assert bounds_ns[0] is not None
+    assert bounds_ns[0] < expected_ns
+    assert bounds_ns[-1] == pytest.approx(expected_ns, rel=1e-4)
+
+
+def test_no_further_paths_are_looked_for_than_it_takes() -> None:
+    whole_ns, few = with_a_choice().bound(ZERO).step_ns, with_a_choice()
+    found_ns = few.bound(ZERO, enough_ns=1.0).step_ns
+    assert whole_ns is not None
+    assert found_ns is not None
+    assert 1 <= found_ns < whole_ns
+    assert few.bound(ZERO, enough_ns=whole_ns * 2.0).step_ns == pytest.approx(whole_ns, rel=1e-4)
 
 
 def test_a_solution_a_little_below_zero_has_a_path() -> None:
