@@ -284,7 +284,7 @@ def _plans(
                 known.unplanned[one.found.config] = found
             else:
                 raise found
-        known.pace = max(known.pace, (time.monotonic() - begin) / max(_planning_s(request, one) for one in chosen))
+        known.paces.append((time.monotonic() - begin) / max(_planning_s(request, one) for one in chosen))
     known.complete &= count > 0 or not budget.is_over()
 
 

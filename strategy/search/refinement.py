@@ -73,7 +73,7 @@ ALONE_EFFORT = 3.0
 """So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
 MOST_RAISED = 12
 """So many boxes are bounded beside a question for what promises most, by what is known, for each of its effort."""
-CERTIFYING_S = 2e-3
+CERTIFYING_S = 5e-4
 """Of the certificate, for a configuration that a linear program has bounded."""
 ONE_SHARE, ONE_S = 0.4, 2.0
 """Share of the time until the first plan, and seconds at least, for a single template: it ends with a bound and a
@@ -144,7 +144,8 @@ class Refinement:
     @property
     def certifying_s(self) -> float:
         """About how long the certificate takes, as busy as the machine is."""
-        return CERTIFYING_S * self.known.pace * sum(len(box.configs) for box in self.boxes if box.within is not None)
+        count = sum(len(box.configs) for box in self.boxes if box.within is not None)
+        return CERTIFYING_S * max(self.known.pace, 1.0) * count
 
     def certificate(self, most_ns: int) -> tuple[BoundCertificate | None, int]:
         """Of the bound, or of as much as is of interest; and that bound, or a little less where rounding takes from it.

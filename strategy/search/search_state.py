@@ -98,10 +98,15 @@ class SearchState:
     So it is where gradients go in few buckets, for want of memory."""
     answer_ns: float = 0.0
     """That of the plan that is the answer so far."""
-    pace: float = 1.0
-    """Time that a plan has taken over what it was expected to."""
+    paces: list[float] = field(default_factory=list)
+    """Of plans: the time that each has taken over what it was expected to."""
     ratios: list[float] = field(default_factory=list)
     """Of plans: simulated time over the objective."""
+
+    @property
+    def pace(self) -> float:
+        """Time that plans take over what they are expected to: the most that was seen."""
+        return max(self.paces, default=1.0)
 
     @property
     def doubt(self) -> float:

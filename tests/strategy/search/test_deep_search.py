@@ -464,6 +464,7 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
         complete=True,
         tried=tried,
         pace=1.0,
+        paces=[],
         planned_ns=math.inf,
         doubt=math.inf,
         likely_ns=lambda one: one.found.step_ns,
@@ -585,6 +586,13 @@ def test_refining_ends_when_it_is_time_to_plan_what_is_much_better(left_s: float
     refinement = SimpleNamespace(known=known, certifying_s=0.0)
     found = module._is_time_to_plan(asked, refinement, Budget.of(left_s))  # type: ignore[arg-type]
     assert found is is_time
+
+
+def test_plans_are_expected_to_take_what_the_slowest_took() -> None:
+    known = SearchState()
+    assert known.pace == 1.0
+    known.paces += [0.4, 0.3]
+    assert known.pace == 0.4
 
 
 def test_plans_that_are_merely_alike_count_no_more_where_nothing_else_is_left() -> None:
