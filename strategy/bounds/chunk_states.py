@@ -117,12 +117,6 @@ def enough(schedule: Schedule, stages: int, num_micro_batches: int) -> int:
     return min(num_micro_batches, ROUNDS * stages if schedule is Schedule.INTERLEAVED else ROUNDS * stages + 2)
 
 
-def states(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> list[ChunkState]:
-    """That ahead of every chunk of a stage, in order."""
-    numbers = moments(schedule, stages, stage, m, laps)
-    return [_state(numbers[:, at]) for at in range(numbers.shape[1])]
-
-
 def moments(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> IntArray:
     """(7, chunks, laps): the numbers of `ChunkState` ahead of every chunk."""
     chunks = list(chunk_order(schedule, stages, stage, m, laps))
