@@ -84,9 +84,10 @@ class LeastSeconds:
         return sum(map(sum, (self.forward_s, self.backward_s, self.weight_s)))
 
     @property
-    def outside_s(self) -> float:
-        """Of a micro-batch, what is no layer's: it is on the first and on the last stage alone."""
-        return sum(each[0] + each[2] for each in (self.forward_s, self.backward_s, self.weight_s))
+    def parts_s(self) -> Three:
+        """Of a micro-batch: ahead of all layers, in them, behind them."""
+        ahead, within, behind = map(sum, zip(self.forward_s, self.backward_s, self.weight_s, strict=True))
+        return ahead, within, behind
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,19 @@ import heapq
 import itertools
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.bounds.closed_forms import ClosedForms, is_shared
 from strategy.bounds.least_exchange import LayerExchange, exchange_of_layer, handed_on_by_layer
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import (
-    AHEAD,
     AT_HEAD,
     AT_WORK,
     BACKWARD_COVERED,
-    HELD,
     KINDS_OF_BYTES,
     MESSAGES,
     MICRO,
@@ -29,11 +29,8 @@ from strategy.bounds.point import (
     MICRO_WAITED,
     MOVED,
     PASSES,
-    SAVED,
     SIZE,
-    SUMS,
     TIMES,
-    WAITING,
     FloatArray,
 )
 from strategy.cost.measurement import Features
@@ -66,6 +63,9 @@ HARDER = 6.0
 """By this factor bytes count more after every such proposal."""
 MOST_TRIES, FIRST_TRIES = 4, 8
 """So often proposals of a box are made to hold less: once something fits, and before."""
+SQUEEZED = 0.1
+"""And as if so much less of the memory were there: at what they are worth in all of it, what is too heavy takes as long
+as what fits, and one as well as the other may be found."""
 GRAIN = 1 / 128
 """Part of the memory that is told from none."""
 SETTLED = 0.03
@@ -94,7 +94,8 @@ COSTLY, COSTLY_IN_A_HURRY = 0.05, 0.5
 ACROSS = 1.2
 """By this factor a box is thought to take longer some of whose stages lie across nodes and others within, at first."""
 UNLIKELY = 2.0
-"""A box of which nothing is likely to fit is thought to take this much more than its bound."""
+"""A box of which nothing is likely to fit is thought to take this much more than its bound; less while it is asked for
+something lighter."""
 
 
 class Prospects:
@@ -133,18 +134,19 @@ class Prospects:
         fitting = self.known.fitting(self.request)
         return min(self.known.likely_ns(fitting[0]) if fitting else math.inf, self.known.planned_ns)
 
-    def _crowded(self, box: Box, most_ns: float) -> tuple[float, Bound | None]:
+    def _crowded(self, box: Box, most_ns: float, squeezed: float = 0.0) -> tuple[float, Bound | None]:
         """What the configurations of a box are likely to take in the memory that is left in truth, the least of them.
 
         With it, where any fits, the prices at which proposals of that configuration are likely to fit. Nothing takes
-        less than its bound, which knows paths and places of blocks that a guess does not.
+        less than its bound, which knows paths and places of blocks that a guess does not. `squeezed`: bytes that are
+        taken not to be there.
         """
         within, best, least_ns = box.within, None, most_ns
         for i in sorted(range(len(box.configs)), key=box.bounds_ns.__getitem__):
             if within is None or box.bounds_ns[i] >= least_ns:
                 break
             config = box.configs[i]
-            found = within.likely(config, self._crowding(box, config))
+            found = within.likely(config, self._crowding(box, config) + squeezed)
             likely_ns = math.inf if found.step_ns is None else max(float(found.step_ns), box.bounds_ns[i])
             if likely_ns < least_ns:
                 best, least_ns = found, likely_ns
@@ -165,17 +167,15 @@ class Prospects:
 
         They count more with every proposal that did not fit, and less where one did that took much longer.
         """
-        _, crowded = self._crowded(box, most_ns)
+        squeezed = SQUEEZED * box.harder * self.request.memory_limit_bytes
+        crowded = self._crowded(box, most_ns, squeezed)[1] or self._crowded(box, most_ns)[1]
         weights = (box.prices[box.config] if crowded is None else crowded).weights.copy()
         config = box.config
-        layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
         byte = TIE * HARDER**box.harder * box.bound_ns / self.request.memory_limit_bytes
-        in_flight = min(config.pp, config.num_micro_batches)
-        for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
-            weights[part] = np.maximum(weights[part], often * byte * layers)
+        often = likely_rows(config, self.request.model.layers).max(0)
         for part in (MOVED, AT_HEAD, AT_WORK):
-            weights[part] = np.maximum(weights[part], byte)
-        return weights
+            often[part] = 1
+        return np.maximum(weights, byte * often)
 
     def a_little(self, box: Box, priced: FloatArray) -> FloatArray:
         """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever.
@@ -302,7 +302,7 @@ class Prospects:
         state: object = is_doubtful, across, box.bound_ns, self.rough
         if box.within is not None:
             by_schedule = {config.schedule: config for config in box.configs}
-            state = state, box.within.count, tuple(self._crowding(box, one) for one in by_schedule.values())
+            state = state, box.tries, box.within.count, tuple(self._crowding(box, one) for one in by_schedule.values())
         if box.promise[0] != state:
             if not math.isfinite(box.bound_ns):
                 guess_ns = math.inf
@@ -310,7 +310,8 @@ class Prospects:
                 guess_ns = self._guess_ns(box)
             else:
                 likely_ns, crowded = self._crowded(box, math.inf)
-                guess_ns = likely_ns if crowded is not None else UNLIKELY * box.bound_ns
+                tried = min(box.tries / MOST_TRIES or 1.0, 1.0)
+                guess_ns = likely_ns if crowded is not None else UNLIKELY**tried * box.bound_ns
             box.promise = state, across * (UNLIKELY * guess_ns if is_doubtful else guess_ns)
         return box.promise[1]
 
@@ -340,8 +341,7 @@ class Prospects:
         """By a rule of thumb."""
         request, config, cluster = self.request, box.config, self.request.cost.cluster
         inside = cluster.devices_per_node
-        least = self.work.seconds(config)
-        uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
+        uneven_ns = self._uneven_s(box) * config.num_micro_batches * 1e9
         computed_ns = (box.bound_ns if box.level else box.least_work_ns) + uneven_ns
         if config.tp > inside or not box.level:  # else bounds count what layers send
             layer_ns = self._sent_ns(config) + self._dispatched_ns(config)
@@ -354,6 +354,15 @@ class Prospects:
         exchanged_ns = exchange_ns * config.num_micro_batches / config.pp
         least_ns = max(computed_ns, exchanged_ns) if hides else computed_ns + exchanged_ns
         return max(crowded * least_ns, box.bound_ns)
+
+    def _uneven_s(self, box: Box) -> float:
+        """By how much the fullest stage has more to do for a micro-batch than the mean, with layers dealt out best."""
+        config, layers = box.config, self.request.model.layers
+        ahead_s, within_s, behind_s = self.work.seconds(config).parts_s
+        layer_s = within_s / layers
+        stages = _parts_of_stages(tuple(dict.fromkeys(one.pipeline for one in box.configs)), layers)
+        each = stages @ np.array([ahead_s + layer_s, layer_s, layer_s + behind_s])
+        return float((each.max(1) - each.mean(1)).min())
 
     def _roughly_held(self, config: PlanConfig) -> float:
         """Bytes of a device, by a rule of thumb."""
@@ -436,6 +445,12 @@ class Prospects:
             sent = (config.ep - 1) * nbytes // config.ep
             self.dispatched_ns[key] = cost.seconds(Features(ActKind.ALL_TO_ALL, 0, sent, config.ep - 1, level)) * 1e9
         return times * self.dispatched_ns[key]
+
+
+@lru_cache(maxsize=1 << 12)
+def _parts_of_stages(configs: tuple[PlanConfig, ...], layers: int) -> npt.NDArray[np.int64]:
+    """(configs, stages, 3): how many of the first, the middle and the last part every stage has."""
+    return np.array([parts_at(config, layers).sum(1) for config in configs])
 
 
 def _saved_outside(graph: Graph) -> int:

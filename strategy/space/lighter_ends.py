@@ -1,9 +1,14 @@
-"""Lighter ends: fewer layers at the last place of a pipeline, where what follows the layers is worth some of them.
+"""Lighter ends: fewer layers at an end of a pipeline, where what lies outside of the layers is worth some of them.
 
 Eight layers on four places, and a head that takes as long as two and a half:
 
     equally many    2 2 2 2 + head    the last stage takes 4.5
     lighter         2 2 3 1 + head    3.5
+
+Sixteen, behind three dense layers that take as long each, and ahead of a head that takes as long as four:
+
+    equally many    dense + 4 4 4 4 + head    the stages take 7 4 4 8
+    lighter         dense + 3 5 6 2 + head    6 5 6 6
 """
 
 from __future__ import annotations
@@ -25,39 +30,51 @@ WORTH = 0.25
 
 
 def lighter_runs(model: Model, training: Training, config: PlanConfig) -> tuple[tuple[int, ...], ...]:
-    """Layers at every place, with one fewer at the last place in each, as long as the fullest stage has less to do."""
-    behind, places = layers_behind(model, training), config.pp * config.virtual_stages
+    """Layers at every place, with fewer and fewer at the ends, as long as the fullest stage has less to do.
+
+    A layer goes from the end that fills it to where there is least to do; an end that gave one takes none.
+    """
+    places = config.pp * config.virtual_stages
     stage_of = [at_position(config.schedule, config.pp, place)[0] for place in range(places)]
     runs = list(layer_runs(model.layers, config.schedule, config.pp, config.virtual_stages))
+    outside = dict(zip((0, places - 1), layers_outside(model, training), strict=True))
 
     def load(stage: int) -> float:
         layers = sum(run for run, at in zip(runs, stage_of, strict=True) if at == stage)
-        return layers + behind * (stage == stage_of[-1])
+        return layers + sum(worth for place, worth in outside.items() if stage_of[place] == stage)
 
-    found, fullest = list[tuple[int, ...]](), max(map(load, range(config.pp)))
-    while runs[-1] > 1:
-        runs[-1] -= 1
-        runs[min(range(places - 1), key=lambda place: (load(stage_of[place]), runs[place], -place))] += 1
-        left = max(map(load, range(config.pp)))
-        if left > fullest - WORTH:
+    found, gave = list[tuple[int, ...]](), set[int]()
+    least = fullest = max(map(load, range(config.pp)))
+    while ends := [end for end, worth in outside.items() if worth and runs[end] > 1 and load(stage_of[end]) == fullest]:
+        gives = max(ends, key=outside.__getitem__)
+        gave.add(gives)
+        takes = [place for place in range(places) if place not in gave]
+        if not takes:
             break
-        found.append(tuple(runs))
-        fullest = left
+        runs[gives] -= 1
+        runs[min(takes, key=lambda place: (load(stage_of[place]), runs[place], -place))] += 1
+        before, fullest = fullest, max(map(load, range(config.pp)))
+        if fullest > before:
+            break
+        if fullest <= least - WORTH:
+            found.append(tuple(runs))
+            least = fullest
     return tuple(found)
 
 
 @lru_cache(maxsize=8)
-def layers_behind(model: Model, training: Training) -> float:
-    """How many layers' FLOPs the ops have that follow all layers, forward; 0 where layers are unlike."""
+def layers_outside(model: Model, training: Training) -> tuple[float, float]:
+    """How many layers' FLOPs the ops have that are ahead of all layers, and behind; forward, 0 where layers differ."""
     short = shortened(model)
     if short is None:
-        return 0.0
+        return 0.0, 0.0
     graph = training_graph(short, training)
-    places, flop = places_of(graph), [0, 0]
+    places, flop = places_of(graph), dict.fromkeys(range(LAYERS), 0)
     for op in graph.ops:
         if op.phase is Phase.FORWARD and act_rate(graph, op) is Rate.MICRO_BATCH:
             inputs, outputs = (tuple(spec.expected for spec in graph.specs(side)) for side in (op.inputs, op.outputs))
-            behind = op.layer is None and places[op.name] == LAYERS - 1
-            if behind or op.layer == MIDDLE:
-                flop[behind] += op_definition(op.kind).flop(inputs, outputs, op.attrs)
-    return flop[1] / flop[0] if flop[0] else 0.0
+            place = places[op.name]
+            if op.layer == MIDDLE or (op.layer is None and place != MIDDLE):
+                flop[place] += op_definition(op.kind).flop(inputs, outputs, op.attrs)
+    of_layer = flop[MIDDLE]
+    return (flop[0] / of_layer, flop[LAYERS - 1] / of_layer) if of_layer else (0.0, 0.0)

@@ -32,6 +32,8 @@ WHERE = {
 def likely_rows(config: PlanConfig, layers: int) -> IntArray:
     """(rows, SIZE): what the first stage, the last but one and the last hold at one time or another; not to be changed.
 
+    And where layers are not dealt out evenly, the first stage that has the most of them.
+
     Args:
         config: whose schedule.
         layers: of the model.
@@ -42,8 +44,10 @@ def likely_rows(config: PlanConfig, layers: int) -> IntArray:
 @lru_cache(maxsize=1 << 13)
 def _known_rows(config: PlanConfig, layers: int) -> IntArray:
     found: list[IntArray] = []
-    for stage in dict.fromkeys((0, max(config.pp - 2, 0), config.pp - 1)):
-        where = parts_at(config, layers)[stage]
+    parts = parts_at(config, layers)
+    most = int(parts.sum((1, 2)).argmax())
+    for stage in dict.fromkeys((0, most, max(config.pp - 2, 0), config.pp - 1)):
+        where = parts[stage]
         held = chunks_held(config.schedule, config.pp, stage, config.num_micro_batches, config.virtual_stages)
         for moment in held:
             row = np.zeros(SIZE, np.int64)

@@ -93,7 +93,9 @@ def test_recomputing_takes_more_and_saves_memory() -> None:
     plain, full = (work.seconds(replace(config, recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL))
     assert full.backward_s > plain.backward_s
     assert full.forward_s == plain.forward_s
-    assert 0 < plain.outside_s < plain.micro_batch_s - plain.outside_s
+    ahead_s, within_s, behind_s = plain.parts_s
+    assert 0 < ahead_s < behind_s < within_s
+    assert sum(plain.parts_s) == pytest.approx(plain.micro_batch_s)
     deep = least_work(replace(asked, model=replace(LONG, layers=5)))
     held, less = (deep.bytes_of_layer(replace(config, recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL))
     assert 0 < less.saved < held.saved

@@ -7,11 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 
 from strategy.base.budget import Budget
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
+from strategy.bounds.least_work import LeastWork
+from strategy.bounds.point import SIZE
 from strategy.bounds.quick_bound import least_work
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import PRESETS
@@ -21,9 +24,10 @@ from strategy.models.decoder import DecoderConfig
 from strategy.passes.training import Training
 from strategy.search import prospects as module
 from strategy.search.box import Box
-from strategy.search.prospects import ACROSS, Prospects
+from strategy.search.prospects import ACROSS, MOST_TRIES, SQUEEZED, UNLIKELY, Prospects
 from strategy.search.refinement import UNLIKE, Refinement
 from strategy.search.search_state import SearchState
+from strategy.search.template.outer_approximation import Bound, OuterApproximation
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
 
@@ -105,6 +109,59 @@ def test_what_does_not_fit_shows_what_rules_of_thumb_are_worth() -> None:
     prospects._learn_rough(box.config, 3 * held / prospects.request.memory_limit_bytes)  # a heavier one says nothing
     assert math.isclose(prospects.rough, 0.5)
     assert prospects._guess_ns(box) > 2 * unlearned_ns, "it is thought to be too full"
+
+
+def test_what_is_outside_of_layers_is_thought_to_wait_for_them_as_they_are_dealt_out_best() -> None:
+    """Of six layers on two stages, with a head of so many: 3 + 3 layers, 4 + 2, 5 + 1."""
+    found = refinement(tp=1, pp=2, micro_batch=1, zero_stage=0)
+    box = next(box for box in found.boxes if box.config.recompute is Recompute.NONE)
+    box.configs = tuple(
+        replace(box.config, schedule=Schedule.ONE_F_ONE_B, virtual_stages=1, runs=runs)
+        for runs in ((3, 3), (4, 2), (5, 1))
+    )
+    box.bounds_ns = [1.0] * 3
+    for behind, uneven in ((0.0, 0.0), (1.0, 0.5), (2.0, 0.0), (3.0, 0.5), (4.0, 0.0), (6.0, 1.0)):
+        parts = SimpleNamespace(parts_s=(0.0, 6.0, behind))
+        found.prospects.work = cast("LeastWork", SimpleNamespace(seconds=lambda config, parts=parts: parts))
+        assert math.isclose(found.prospects._uneven_s(box), uneven, abs_tol=1e-9), behind
+
+
+def test_a_box_is_asked_for_lighter_layouts_before_it_is_thought_to_have_none() -> None:
+    """By its bound in memory it has some; the first that were found hold twice as much as there is."""
+    found = refinement(tp=1, pp=1, micro_batch=4, zero_stage=0)
+    prospects, box = found.prospects, next(box for box in found.boxes if box.config.recompute is Recompute.NONE)
+    box.within, box.level = found.cuts.within_of(box), 3
+    box.raise_bounds(math.inf)
+    box.crowding[box.config.schedule] = 2.0 * prospects.request.memory_limit_bytes
+    promised = []
+    for box.tries in range(MOST_TRIES + 1):
+        promised.append(prospects._promise(box) / box.bound_ns)
+    assert promised[0] == promised[-1] == UNLIKELY
+    assert 1 < promised[1] < promised[2] < promised[3] < promised[4]
+
+
+def test_lighter_layouts_are_asked_for_as_if_there_were_less_memory() -> None:
+    """Once what fits by all that is known was found not to: bytes have a price before they crowd the memory."""
+    found = refinement(tp=1, pp=1, micro_batch=4, zero_stage=0)
+    prospects, box = found.prospects, next(box for box in found.boxes if box.config.recompute is Recompute.NONE)
+    box.within, box.level = found.cuts.within_of(box), 3
+    box.raise_bounds(math.inf)
+    crowded: list[float] = []
+    within = box.within
+
+    def likely(config: PlanConfig, crowding: float) -> Bound:
+        crowded.append(crowding / prospects.request.memory_limit_bytes)
+        return Bound(None, np.zeros(SIZE)) if crowding > 0.25 * prospects.request.memory_limit_bytes else known
+
+    known = within.likely(box.config, 0.0)
+    box.within = cast("OuterApproximation", SimpleNamespace(likely=likely, count=within.count))
+    box.prices = {box.config: known}
+    for harder, asked in ((0.0, [0.0]), (2.0, [2 * SQUEEZED]), (3.0, [3 * SQUEEZED, 0.0])):
+        crowded.clear()
+        box.harder = harder
+        weights = prospects.likely_to_fit(box, math.inf)
+        assert crowded == pytest.approx(asked)
+        assert (weights >= known.weights).all()
 
 
 def test_parts_that_are_too_unlike_make_many_ranks_doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
