@@ -148,6 +148,11 @@ class Box:
         """Look for cuts again, of which the last few gained nothing."""
         self.level, self.stalled, self.resumed = OWN_CUTS, 0, self.resumed + 1
 
+    def begin_anew(self) -> None:
+        """More is known of its work: what bounds it in memory starts from that."""
+        self.within = None
+        self.solved.clear()
+
     def weigh_anew(self) -> None:
         """Propose again, from the start."""
         self.is_proposed, self.tries, self.harder, self.too_light, self.hard_enough = False, 0, 0.0, None, math.inf

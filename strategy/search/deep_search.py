@@ -40,7 +40,7 @@ from strategy.space.request import Pins, Request
 
 FIRST_SHARE = 0.15
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
-LATE_SHARE, NEAR = 0.45, 1.5
+LATE_SHARE, NEAR = 0.25, 1.5
 """Share of the time until which it waits for a proposal that is this near to the bound, as a multiple of it."""
 FIRST_TRIES = 3
 """So many proposals are tried for it."""

@@ -52,6 +52,7 @@ from strategy.search.template.likely_memory import likely_rows
 from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import between_places, pipelined
 from strategy.space.axis_orders import placements_of, unlike_stages
+from strategy.space.candidates import Form
 from strategy.space.request import Request
 from strategy.space.short_model import LAYERS, MIDDLE
 
@@ -110,9 +111,11 @@ class Prospects:
         """By how much they may hold more, as proposals that do not fit have shown."""
         self.seen_rough: dict[object, float] = {}
         """By what decides on memory, what rules of thumb hold of it over what its lightest proposal does."""
-        self.of_experts = _share_of_experts(work.graph(Recompute.NONE))
-        self.rows_of_experts, self.experts_per_choice = _rows_of_experts(work.graph(Recompute.NONE))
-        self.saved_outside = _saved_outside(work.graph(Recompute.NONE))
+        self.graph = work.graph(Recompute.NONE)
+        self.handed_on = handed_on_by_layer(self.graph)
+        self.of_experts = _share_of_experts(self.graph)
+        self.rows_of_experts, self.experts_per_choice = _rows_of_experts(self.graph)
+        self.saved_outside = _saved_outside(self.graph)
         self.exchange_ns: dict[object, float] = {}
         """What goes on beside all layers in a micro-batch, about."""
         self.sent_ns: dict[object, float] = {}
@@ -142,12 +145,11 @@ class Prospects:
         taken not to be there.
         """
         within, best, least_ns = box.within, None, most_ns
-        for i in sorted(range(len(box.configs)), key=box.bounds_ns.__getitem__):
-            if within is None or box.bounds_ns[i] >= least_ns:
+        for bound_ns, config in sorted(zip(box.bounds_ns, box.configs, strict=True), key=lambda pair: pair[0]):
+            if within is None or bound_ns >= least_ns:
                 break
-            config = box.configs[i]
             found = within.likely(config, self._crowding(box, config) + squeezed)
-            likely_ns = math.inf if found.step_ns is None else max(float(found.step_ns), box.bounds_ns[i])
+            likely_ns = math.inf if found.step_ns is None else max(float(found.step_ns), bound_ns)
             if likely_ns < least_ns:
                 best, least_ns = found, likely_ns
         return least_ns, best
@@ -320,8 +322,8 @@ class Prospects:
 
         Not where stage 3 of ZeRO cuts a parameter into parts that are too unlike.
         """
-        graph, parts = self.work.graph(Recompute.NONE), config.shards * config.cp
-        actors = len(graph.ops) * self.request.model.layers // LAYERS * math.prod(config.mesh)
+        parts = config.shards * config.cp
+        actors = len(self.graph.ops) * self.request.model.layers // LAYERS * math.prod(config.mesh)
         if config.zero_stage < 3 or actors <= MOST_ACTORS:
             return True
         shapes = (spec.shape for spec in exchange_of_layer(self.work, config).gathered)
@@ -357,11 +359,10 @@ class Prospects:
 
     def _uneven_s(self, box: Box) -> float:
         """By how much the fullest stage has more to do for a micro-batch than the mean, with layers dealt out best."""
-        config, layers = box.config, self.request.model.layers
-        ahead_s, within_s, behind_s = self.work.seconds(config).parts_s
-        layer_s = within_s / layers
-        stages = _parts_of_stages(tuple(dict.fromkeys(one.pipeline for one in box.configs)), layers)
-        each = stages @ np.array([ahead_s + layer_s, layer_s, layer_s + behind_s])
+        layers, forms = self.request.model.layers, tuple((c.schedule, c.virtual_stages, c.runs) for c in box.configs)
+        ahead_s, within_s, behind_s = self.work.seconds(box.config).parts_s
+        parts_s = np.array([ahead_s, 0.0, behind_s]) + within_s / layers
+        each = _parts_of_stages(forms, box.config.pp, layers) @ parts_s
         return float((each.max(1) - each.mean(1)).min())
 
     def _roughly_held(self, config: PlanConfig) -> float:
@@ -389,10 +390,9 @@ class Prospects:
 
     def _adding_up_ns(self, config: PlanConfig) -> float:
         """One all-reduce of what a layer hands on, among the ranks of a tensor axis."""
-        handed_on = handed_on_by_layer(self.work.graph(Recompute.NONE))
-        if config.tp == 1 or handed_on is None:
+        if config.tp == 1 or self.handed_on is None:
             return 0.0
-        nbytes, cost = handed_on.nbytes * config.micro_batch // config.cp, self.request.cost
+        nbytes, cost = self.handed_on.nbytes * config.micro_batch // config.cp, self.request.cost
         level = cost.cluster.level(placements_of(config)[0].devices[: config.tp])
         sent = 2 * (config.tp - 1) * nbytes // config.tp
         return cost.seconds(Features(ActKind.ALL_REDUCE, 0, sent, config.tp - 1, level)) * 1e9
@@ -448,9 +448,10 @@ class Prospects:
 
 
 @lru_cache(maxsize=1 << 12)
-def _parts_of_stages(configs: tuple[PlanConfig, ...], layers: int) -> npt.NDArray[np.int64]:
-    """(configs, stages, 3): how many of the first, the middle and the last part every stage has."""
-    return np.array([parts_at(config, layers).sum(1) for config in configs])
+def _parts_of_stages(forms: tuple[Form, ...], pp: int, layers: int) -> npt.NDArray[np.int64]:
+    """(forms, stages, 3): how many of the first, the middle and the last part every stage has."""
+    alone = [PlanConfig(1, 1, pp, 1, pp, schedule, virtual_stages=laps, runs=runs) for schedule, laps, runs in forms]
+    return np.array([parts_at(config, layers).sum(1) for config in alone])
 
 
 def _saved_outside(graph: Graph) -> int:

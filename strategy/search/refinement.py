@@ -104,6 +104,8 @@ class Refinement:
         self.prospects = Prospects(request, work, self.cuts.forms)
         self.known = self.prospects.known
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
+        firsts = [group.configs[0] for group in groups]
+        work.find([*firsts, *map(plain, firsts)])
         self.boxes = [self._box(group) for group in groups]
         self.listed = [config for group in sorted(groups, key=lambda group: group.place) for config in group.configs]
         self.promising: Box | None = None
@@ -334,7 +336,10 @@ class Refinement:
                 self.cuts.count_exchanges(self.boxes, box)
                 continue
             if box.level == 0:
-                return self._first_question(box)
+                question = self._first_question(box)
+                if self.cuts.bound_in_memory(self.boxes, box, question, most_ns):
+                    continue
+                return question
             if box.within is None:
                 box.within = self.cuts.within_of(box)
             if self.cuts.share(box) or not box.is_solved:
