@@ -36,7 +36,8 @@ class Box:
         level: that of the module's table, in `refinement`.
         least_work_ns: the least of its bounds by work alone.
         counts_exchanges: whether its bounds know what layers exchange at least, by closed forms.
-        within: the linear program's cuts, from level 2 on.
+        within: the linear program's cuts, from level 2 on, or once its layers wait to be told.
+        is_outdated: whether more is known of its layers than the linear program knows.
         prices: the dual prices of the last bound of each.
         forbidding: configuration -> the dual prices at which nothing of it fits, where they were asked for.
         solved: configuration -> how many cuts there were when it was last bounded, and whether by all paths.
@@ -65,6 +66,7 @@ class Box:
     least_work_ns: float = field(init=False)
     counts_exchanges: bool = False
     within: OuterApproximation | None = None
+    is_outdated: bool = False
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
     forbidding: dict[PlanConfig, DualPrices | None] = field(default_factory=dict)
     solved: dict[PlanConfig, tuple[int, bool]] = field(default_factory=dict)
@@ -147,11 +149,6 @@ class Box:
     def resume(self) -> None:
         """Look for cuts again, of which the last few gained nothing."""
         self.level, self.stalled, self.resumed = OWN_CUTS, 0, self.resumed + 1
-
-    def begin_anew(self) -> None:
-        """More is known of its work: what bounds it in memory starts from that."""
-        self.within = None
-        self.solved.clear()
 
     def weigh_anew(self) -> None:
         """Propose again, from the start."""

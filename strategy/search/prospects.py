@@ -171,13 +171,13 @@ class Prospects:
         """
         squeezed = SQUEEZED * box.harder * self.request.memory_limit_bytes
         crowded = self._crowded(box, most_ns, squeezed)[1] or self._crowded(box, most_ns)[1]
-        weights = (box.prices[box.config] if crowded is None else crowded).weights.copy()
-        config = box.config
+        weights: FloatArray = (box.prices[box.config] if crowded is None else crowded).weights
         byte = TIE * HARDER**box.harder * box.bound_ns / self.request.memory_limit_bytes
-        often = likely_rows(config, self.request.model.layers).max(0)
+        often = likely_rows(box.config, self.request.model.layers).max(0)
         for part in (MOVED, AT_HEAD, AT_WORK):
             often[part] = 1
-        return np.maximum(weights, byte * often)
+        weights = np.maximum(weights, byte * often)
+        return weights
 
     def a_little(self, box: Box, priced: FloatArray) -> FloatArray:
         """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever.

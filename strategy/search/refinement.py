@@ -340,8 +340,7 @@ class Refinement:
                 if self.cuts.bound_in_memory(self.boxes, box, question, most_ns):
                     continue
                 return question
-            if box.within is None:
-                box.within = self.cuts.within_of(box)
+            self.cuts.begin(box)
             if self.cuts.share(box) or not box.is_solved:
                 box.level = max(box.level, 2)
                 box.raise_bounds(most_ns)
@@ -383,7 +382,7 @@ class Refinement:
     def _skip_to_layouts(self, box: Box, most_ns: float) -> None:
         """Let a box be asked for layouts next, by prices of what is known without templates of its axes."""
         if box.level < 3:
-            box.within = box.within or self.cuts.within_of(box)
+            self.cuts.begin(box)
             self.cuts.share(box)
             box.level = 3
             box.raise_bounds(most_ns)

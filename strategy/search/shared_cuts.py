@@ -53,7 +53,7 @@ class SharedCuts:
             self.of_layers[key], self.forms.layers_ns[key] = told, int(told.inequality.least)
         alike = [other for other in boxes if other.level == 0 and other.axes == key]
         for other in alike:
-            other.begin_anew()
+            other.is_outdated = True
         if box.configs[0].ep == 1:
             self._count_exchanges(alike)
         else:  # what experts exchange takes long to find, and counts where a box is looked at
@@ -71,7 +71,7 @@ class SharedCuts:
         waiting = sum(other.level == 0 and other.axes == box.axes and other.bound_ns < most_ns for other in boxes)
         if waiting > FEW_WAITING * question.effort:
             return False
-        box.within = self.within_of(box)
+        self.begin(box)
         box.raise_bounds(most_ns)
         return True
 
@@ -91,6 +91,13 @@ class SharedCuts:
         bounds = iter(self.forms.first_bounds_ns(configs, exchanges=exchanges))
         for box in fitting:
             box.bounds_ns = [max(before, next(bounds)) for before in box.bounds_ns]
+
+    def begin(self, box: Box) -> None:
+        """Let a box be bounded by a linear program; by a new one where more is known of its layers."""
+        if box.within is None or box.is_outdated:
+            box.within, box.is_outdated = self.within_of(box), False
+            box.solved.clear()
+            box.seen.clear()
 
     def within_of(self, box: Box) -> OuterApproximation:
         """What bounds the box before there are any cuts of templates."""
