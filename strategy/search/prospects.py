@@ -62,11 +62,11 @@ TIE = 0.005
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
 HARDER = 6.0
 """By this factor bytes count more after every such proposal."""
+SQUEEZED = 0.1
+"""By this part less memory is taken to be there for each of them: at what bytes are worth in all of it, what is too
+heavy takes as long as what fits, and one as well as the other may be found."""
 MOST_TRIES, FIRST_TRIES = 4, 8
 """So often proposals of a box are made to hold less: once something fits, and before."""
-SQUEEZED = 0.1
-"""And as if so much less of the memory were there: at what they are worth in all of it, what is too heavy takes as long
-as what fits, and one as well as the other may be found."""
 GRAIN = 1 / 128
 """Part of the memory that is told from none."""
 SETTLED = 0.03
@@ -171,12 +171,12 @@ class Prospects:
         """
         squeezed = SQUEEZED * box.harder * self.request.memory_limit_bytes
         crowded = self._crowded(box, most_ns, squeezed)[1] or self._crowded(box, most_ns)[1]
-        weights: FloatArray = (box.prices[box.config] if crowded is None else crowded).weights
+        priced = box.prices[box.config] if crowded is None else crowded
         byte = TIE * HARDER**box.harder * box.bound_ns / self.request.memory_limit_bytes
         often = likely_rows(box.config, self.request.model.layers).max(0)
         for part in (MOVED, AT_HEAD, AT_WORK):
             often[part] = 1
-        weights = np.maximum(weights, byte * often)
+        weights: FloatArray = np.maximum(priced.weights, byte * often)
         return weights
 
     def a_little(self, box: Box, priced: FloatArray) -> FloatArray:

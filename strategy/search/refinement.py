@@ -337,7 +337,7 @@ class Refinement:
                 continue
             if box.level == 0:
                 question = self._first_question(box)
-                if self.cuts.bound_in_memory(self.boxes, box, question, most_ns):
+                if self.cuts.bound_in_memory(self.boxes, box, question.effort, most_ns):
                     continue
                 return question
             self.cuts.begin(box)

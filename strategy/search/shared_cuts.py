@@ -11,7 +11,6 @@ from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import PARTS, FloatArray, time_at
 from strategy.bounds.template_cut import TemplateCut, boxes_alike, of_tensor_axis, on_tensor_axis, restricted
 from strategy.search.box import Box
-from strategy.search.template.answers import Question
 from strategy.search.template.outer_approximation import KnownPaths, OuterApproximation
 from strategy.space.request import Request
 
@@ -61,15 +60,15 @@ class SharedCuts:
         for other in alike:
             other.level = int(math.isfinite(other.bound_ns))
 
-    def bound_in_memory(self, boxes: Sequence[Box], box: Box, question: Question, most_ns: float) -> bool:
+    def bound_in_memory(self, boxes: Sequence[Box], box: Box, effort: float, most_ns: float) -> bool:
         """Bound a box by its linear program before it is told what its layers take, if that is the sooner way.
 
-        So it is once for each box, where few boxes wait for the answer to a question, for the effort that it is.
+        So it is once for each box, where few wait for an answer that is so much effort (`Question.effort`).
         """
         if box.within is not None or math.isinf(most_ns):
             return False
         waiting = sum(other.level == 0 and other.axes == box.axes and other.bound_ns < most_ns for other in boxes)
-        if waiting > FEW_WAITING * question.effort:
+        if waiting > FEW_WAITING * effort:
             return False
         self.begin(box)
         box.raise_bounds(most_ns)

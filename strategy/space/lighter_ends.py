@@ -69,12 +69,12 @@ def layers_outside(model: Model, training: Training) -> tuple[float, float]:
     if short is None:
         return 0.0, 0.0
     graph = training_graph(short, training)
-    places, flop = places_of(graph), dict.fromkeys(range(LAYERS), 0)
+    places, flop = places_of(graph), [0] * LAYERS
     for op in graph.ops:
         if op.phase is Phase.FORWARD and act_rate(graph, op) is Rate.MICRO_BATCH:
             inputs, outputs = (tuple(spec.expected for spec in graph.specs(side)) for side in (op.inputs, op.outputs))
             place = places[op.name]
             if op.layer == MIDDLE or (op.layer is None and place != MIDDLE):
                 flop[place] += op_definition(op.kind).flop(inputs, outputs, op.attrs)
-    of_layer = flop[MIDDLE]
-    return (flop[0] / of_layer, flop[LAYERS - 1] / of_layer) if of_layer else (0.0, 0.0)
+    ahead, of_layer, behind = flop
+    return (ahead / of_layer, behind / of_layer) if of_layer else (0.0, 0.0)

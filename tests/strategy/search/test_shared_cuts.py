@@ -51,11 +51,11 @@ def test_few_boxes_that_wait_for_a_template_are_bounded_in_memory_first(monkeypa
     for few, is_first in ((count - 1, False), (count, True)):
         monkeypatch.setattr(shared_cuts, "FEW_WAITING", few / question.effort)
         box.within = None
-        assert not found.cuts.bound_in_memory(found.boxes, box, question, math.inf), "nothing is to be surpassed"
+        assert not found.cuts.bound_in_memory(found.boxes, box, question.effort, math.inf), "nothing is to be surpassed"
         most_ns = 2 * box.bound_ns
-        assert found.cuts.bound_in_memory(found.boxes, box, question, most_ns) is is_first
+        assert found.cuts.bound_in_memory(found.boxes, box, question.effort, most_ns) is is_first
         assert (box.within is not None) is is_first
-    assert not found.cuts.bound_in_memory(found.boxes, box, question, 2 * box.bound_ns), "once for each box"
+    assert not found.cuts.bound_in_memory(found.boxes, box, question.effort, 2 * box.bound_ns), "once for each box"
 
 
 def test_what_a_template_says_is_not_lost_on_boxes_that_were_bounded_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_what_a_template_says_is_not_lost_on_boxes_that_were_bounded_before_it(m
     found = refinement(2**40, tp=2, pp=2, micro_batch=1)
     box = next(box for box in found.boxes if math.isfinite(box.bound_ns) and found._has_axes(box))
     question = found._first_question(box)
-    assert found.cuts.bound_in_memory(found.boxes, box, question, 2 * box.bound_ns)
+    assert found.cuts.bound_in_memory(found.boxes, box, question.effort, 2 * box.bound_ns)
     first = box.within
     with found:
         (answer,) = found.workers.answers([question])
