@@ -18,7 +18,7 @@ are even, once for all tensors: what is sent is the same fraction of them whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -65,9 +65,10 @@ class _Regroups:
 
     Attributes:
         axes: that change.
+        among: what the steps are of.
         steps: which they are.
-        alike: of each step, which of `sides` its own are.
-        sides: of groups, each once.
+        alike: of each step, which of the sides of groups its own are, each of which is looked at once.
+        first: of each of these sides, a step that has them.
         is_cut: [sides, dims], which dims are cut.
         owned: [sides], whether an axis has an owner.
         dims, shifts: [sides, 2, axes], which dim each axis splits before and after, less than 0 where it splits none,
@@ -75,9 +76,10 @@ class _Regroups:
     """
 
     axes: tuple[int, ...]
+    among: LayoutSteps
     steps: Ints
     alike: Ints
-    sides: tuple[_Sides, ...]
+    first: Ints
     is_cut: npt.NDArray[np.bool_]
     owned: npt.NDArray[np.bool_]
     dims: Ints
@@ -124,13 +126,13 @@ def _formulas(steps: LayoutSteps, dims: int) -> _Formulas:
     empty = np.array([[any(isinstance(nd[axis], Owner) for axis in among) for nd in layouts] for among in sets], bool)
     of_kind: dict[ActKind, list[int]] = {}
     pairs: list[tuple[int, int]] = []
-    counted: dict[tuple[int, ...], list[tuple[int, _Sides]]] = {}
+    counted: dict[tuple[int, ...], list[int]] = {}
     for i, (step, before) in enumerate(zip(steps.steps, steps.sources.tolist(), strict=True)):
         source = layouts[before]
         if step.kind is ActKind.ALL_TO_ALL:
             pair = _joined_and_cut(source, step)
             if pair is None:
-                counted.setdefault(step.axes, []).append((i, _sides(source, step)))
+                counted.setdefault(step.axes, []).append(i)
                 continue
             pairs.append(pair)
         of_kind.setdefault(step.kind, []).append(i)
@@ -145,23 +147,37 @@ def _formulas(steps: LayoutSteps, dims: int) -> _Formulas:
         {kind: np.array(found, np.int64) for kind, found in of_kind.items()},
         joined,
         cut,
-        tuple(_regroups(along, found, dims) for along, found in counted.items()),
+        tuple(_regroups(steps, along, np.array(found), is_cut, shifts) for along, found in counted.items()),
     )
 
 
-def _regroups(axes: tuple[int, ...], counted: Sequence[tuple[int, _Sides]], dims: int) -> _Regroups:
-    places = {sides: k for k, sides in enumerate(dict.fromkeys(sides for _, sides in counted))}
-    at, alike = (np.array(found, np.int64) for found in zip(*((i, places[sides]) for i, sides in counted), strict=True))
-    is_cut, owned = np.zeros((len(places), dims), bool), np.zeros(len(places), bool)
-    split, shifts = np.full((len(places), 2, len(axes)), -1, np.int64), np.zeros((len(places), 2, len(axes)), np.int64)
-    for row, (*sides, cut) in enumerate(places):
-        is_cut[row, list(cut)] = True
-        for side, layout in enumerate(sides):
-            for axis, sbp in enumerate(layout):
-                if isinstance(sbp, Split):
-                    split[row, side, axis], shifts[row, side, axis] = cut[sbp.dim], sbp.shift
-                owned[row] |= isinstance(sbp, Owner)
-    return _Regroups(axes, at, alike, tuple(places), is_cut, owned, split, shifts)
+def _regroups(
+    steps: LayoutSteps, axes: tuple[int, ...], counted: Ints, cuts: npt.NDArray[np.bool_], rotated: Ints
+) -> _Regroups:
+    """Of steps along the same axes.
+
+    Args:
+        steps: of a table.
+        axes: that these change.
+        counted: which they are.
+        cuts: [axes, layouts, dims], whether an axis cuts a dim.
+        rotated: [axes, layouts, dims], how far that is rotated.
+    """
+    numbers: dict[NdSbp, int] = {}
+    along = [tuple([layout[axis] for axis in axes]) for layout in steps.layouts]
+    number = np.array([numbers.setdefault(sbps, len(numbers)) for sbps in along], np.int64)
+    pairs = number[steps.sources[counted]] * len(numbers) + number[steps.targets[counted]]
+    _, place, alike = np.unique(pairs, return_index=True, return_inverse=True)
+    first = counted[place]
+    sides = np.stack([steps.sources[first], steps.targets[first]], 1)
+    cut, shift = (np.moveaxis(each[list(axes)][:, sides], 0, 2) for each in (cuts, rotated))  # [sides, 2, axes, dims]
+    is_cut = np.logical_or.reduce(cut, (1, 2))
+    is_cut[~is_cut.any(1), 0] = True  # an owner's tensor has dims, be they not split
+    is_owned = np.array([any(isinstance(sbp, Owner) for sbp in sbps) for sbps in along], bool)
+    owned = np.logical_or.reduce(is_owned[sides], 1)
+    return _Regroups(
+        axes, steps, counted, alike, first, is_cut, owned, np.where(cut.any(3), cut.argmax(3), -1), shift.sum(3)
+    )
 
 
 def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
@@ -172,6 +188,7 @@ def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
     return None if before.shift or after.shift else (before.dim, after.dim)
 
 
+@lru_cache(maxsize=1 << 16)
 @lru_cache(maxsize=1 << 16)
 def _sides(source: NdSbp, step: BoxingStep) -> _Sides:
     sides = [tuple(layout[axis] for axis in step.axes) for layout in (source, step.target)]
@@ -215,7 +232,8 @@ def _all_exchanged(regroups: _Regroups, alike: Ints, blocks: Ints, mesh: Shape) 
     if blocks.dtype == np.int64:
         sent = exchanged(blocks, mesh, regroups.dims[alike], regroups.shifts[alike])
     for row in np.flatnonzero((sent == LACKING) | regroups.owned[alike]).tolist():
-        before, after, dims = regroups.sides[alike[row]]
+        among, step = regroups.among, int(regroups.first[alike[row]])
+        before, after, dims = _sides(among.layouts[among.sources[step]], among.steps[step])
         cut: Shape = tuple(blocks[row][list(dims)].tolist())
         count = math.prod(blocks[row].tolist()) // math.prod(cut)
         sent[row] = count * _regrouped(cut, _Regroup(before, after, mesh, dims))

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import SbpError
 from strategy.comm.boxing import Bools, BoxingStep, Floats, LayoutSteps, Price, StepTable, layouts_of, steps_among
 from strategy.sbp.placement import Placement
@@ -43,16 +44,22 @@ class Boxing:
         table, here, there = self._table_of(spec, source, target)
         return float(table.seconds[here, there])
 
-    def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], targets: Sequence[NdSbp]) -> Floats:
-        """(sources, targets): `seconds` between several layouts."""
-        tables = self._tables(spec)
+    def all_seconds(
+        self, spec: TensorSpec, sources: Sequence[NdSbp], targets: Sequence[NdSbp], budget: Budget = UNLIMITED
+    ) -> Floats:
+        """(sources, targets): `seconds` between several layouts.
+
+        Raises:
+            OutOfTimeError: the time ran out; on four axes a table takes seconds.
+        """
+        tables = self._tables(spec, budget)
         usual = tables[_USUAL]
         here, there = ([_known(layout) for layout in side] for side in (sources, targets))
         rows, columns = ([usual.index.get(layout, -1) for layout in side] for side in (here, there))
         found = usual.seconds[np.ix_(rows, columns)]
         for i, row in enumerate(rows):
             for j in range(len(columns)) if row < 0 else [j for j, column in enumerate(columns) if column < 0]:
-                table = self._table_with(spec, tables, _both(here[i].beyond, there[j].beyond))
+                table = self._table_with(spec, tables, _both(here[i].beyond, there[j].beyond), budget)
                 found[i, j] = table.seconds[self._index(spec, table, here[i]), self._index(spec, table, there[j])]
         return found
 
@@ -104,20 +111,23 @@ class Boxing:
             raise SbpError("not a legal layout", got=got)
         return table.index[layout]
 
-    def _tables(self, spec: TensorSpec) -> dict[_Beyond, _Table]:
+    def _tables(self, spec: TensorSpec, budget: Budget = UNLIMITED) -> dict[_Beyond, _Table]:
         found = self.tables.get(spec)
         if found is None:
             found = {}
-            self._table_with(spec, found, _USUAL)
+            self._table_with(spec, found, _USUAL, budget)
             self.tables[spec] = found
         return found
 
-    def _table_with(self, spec: TensorSpec, tables: dict[_Beyond, _Table], beyond: _Beyond) -> _Table:
+    def _table_with(
+        self, spec: TensorSpec, tables: dict[_Beyond, _Table], beyond: _Beyond, budget: Budget = UNLIMITED
+    ) -> _Table:
         found = tables.get(beyond)
         if found is None:
             reduces, special = beyond
             layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, special=special)
-            found = tables[beyond] = _cheapest(spec, steps_among(tuple(layouts), self.placement.mesh), self.price)
+            steps = steps_among(tuple(layouts), self.placement.mesh)
+            found = tables[beyond] = _cheapest(spec, steps, self.price, budget)
         return found
 
 
@@ -181,13 +191,15 @@ def _reach(steps: LayoutSteps) -> Bools:
     return found
 
 
-def _cheapest(spec: TensorSpec, steps: StepTable, price: Price) -> _Table:
+def _cheapest(spec: TensorSpec, steps: StepTable, price: Price, budget: Budget) -> _Table:
+    budget.check()
     count = len(steps.layouts)
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)
     following = np.tile(np.arange(count, dtype=np.int16), (count, 1))
     seconds[steps.sources, steps.targets] = price(spec, steps)
     for via in range(count):
+        budget.check()
         through = seconds[:, via, None] + seconds[via]
         shorter = through < seconds
         np.copyto(seconds, through, where=shorter)

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import SbpError
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
@@ -198,12 +199,22 @@ class Converter:
         return self._number(home, stage), -1
 
     def all_prices_ns(
-        self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layouts: Sequence[NdSbp]
+        self,
+        spec: TensorSpec,
+        home: int,
+        sources: Sequence[NdSbp],
+        stage: int,
+        layouts: Sequence[NdSbp],
+        budget: Budget = UNLIMITED,
     ) -> Floats:
-        """(3, layouts, sources): `prices_ns` from several layouts on one stage."""
+        """(3, layouts, sources): `prices_ns` from several layouts on one stage.
+
+        Raises:
+            OutOfTimeError: the time ran out.
+        """
         found: Floats = np.zeros((3, len(layouts), len(sources)))
         if home == stage:
-            found[0] = self.boxings[stage].all_seconds(spec, sources, layouts).T
+            found[0] = self.boxings[stage].all_seconds(spec, sources, layouts, budget).T
             return found
         for i, layout in enumerate(layouts):
             for j, source in enumerate(sources):

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import OutOfTimeError
 from strategy.base.units import to_ns
 from strategy.cost.cost import by_groups
 from strategy.graph.graph import Graph, act_rate
@@ -127,9 +126,9 @@ def _built(
         for name, stage, writer in classes.homes():
             for usage in memory.of_home(name, stage, writer):
                 builder.add_usage(writer.found.index, usage)
-    copies = _Copies(space, builder, memory)
+    copies = _Copies(space, builder, memory, budget)
     for bundle in found:
-        copies.add(bundle, budget)
+        copies.add(bundle)
     known = (*classes.of_ops, *classes.held.values())
     return builder, tuple((tuple(op.name for op in one.ops), one.options) for one in known)
 
@@ -305,6 +304,7 @@ class _Copies:
     space: SearchSpace
     builder: ProblemBuilder
     memory: LayoutMemory | None
+    budget: Budget
     reads: dict[tuple[int, tuple[int, ...]], dict[NdSbp, Table]] = field(default_factory=dict)
     prices: dict[object, dict[NdSbp, Table]] = field(default_factory=dict)
     nobody: dict[int, Table] = field(default_factory=dict)
@@ -312,10 +312,9 @@ class _Copies:
     times: dict[object, dict[NdSbp, npt.NDArray[np.float64]]] = field(default_factory=dict)
     """What was asked of the converter."""
 
-    def add(self, bundle: Bundle, budget: Budget) -> None:
+    def add(self, bundle: Bundle) -> None:
         """Add a copy for every layout that some reader may want."""
-        if budget.is_over():
-            raise OutOfTimeError("the layout problem was not built in time; raise the time limit")
+        self.budget.check()
         reads = [self._reads(reader, positions) for reader, positions in bundle.readers]
         layouts = list(dict.fromkeys(layout for found in reads for layout in found))
         if bundle.writer is None:
@@ -433,7 +432,7 @@ class _Copies:
         known = self.times.setdefault((spec, *writer.kind, self.space.converter.way(home, stage)), {})
         new = [layout for layout in layouts if layout not in known]
         if new:
-            prices = self.space.converter.all_prices_ns(spec, home, sources, stage, new)
+            prices = self.space.converter.all_prices_ns(spec, home, sources, stage, new, self.budget)
             known.update(zip(new, prices.swapaxes(0, 1), strict=True))
         return np.stack([known[layout] for layout in layouts], axis=1)
 

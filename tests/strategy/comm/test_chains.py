@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategy.base.errors import SbpError
+from strategy.base.budget import Budget
+from strategy.base.errors import OutOfTimeError, SbpError
 from strategy.comm.boxing import BoxingStep, layouts_of, step_between
 from strategy.comm.chains import Boxing
 from strategy.comm.rank_parts import boxing_task
@@ -208,6 +210,24 @@ def test_prices_that_were_interrupted_are_asked_for_again() -> None:
         boxing.all_seconds(spec, layouts, layouts)
     found = boxing.all_seconds(spec, layouts, layouts)
     assert np.array_equal(found, Boxing(mesh_of(mesh), priced).all_seconds(spec, layouts, layouts))
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 0.05])
+def test_a_table_ends_with_the_time_and_is_made_when_it_is_asked_for_again(takes_s: float) -> None:
+    """Before its steps are priced, and after that, while shortest paths are looked for."""
+    spec, mesh, priced, asked = TensorSpec((4, 4)), (2, 2), each(prices(0)), 0
+
+    def slow(*of: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        time.sleep(takes_s)
+        return priced(*of)
+
+    boxing, layouts = Boxing(mesh_of(mesh), slow), list(layouts_of(spec, mesh))
+    with pytest.raises(OutOfTimeError):
+        boxing.all_seconds(spec, layouts, layouts, Budget.of(takes_s / 2))
+    assert asked == (takes_s > 0)
+    assert np.isfinite(boxing.all_seconds(spec, layouts, layouts)).any()
 
 
 def test_all_prices_at_once_are_those_of_each() -> None:

@@ -23,5 +23,5 @@ def test_solver_equals_brute_force(first: int, cases: int) -> None:
 
 
 def test_building_ends_in_time() -> None:
-    with pytest.raises(OutOfTimeError, match="not built in time"):
+    with pytest.raises(OutOfTimeError, match="the time was up"):
         layout_problem(random_case(3).space, budget=Budget.of(-1))
