@@ -33,7 +33,7 @@ from strategy.space.problem_builder import Weighing
 from strategy.space.request import Pins
 from strategy.space.trainer_space import TargetTrainer
 
-VERSION = 10
+VERSION = 11
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}
 """Words of a configuration."""
 PINNED = {

@@ -17,18 +17,19 @@ from strategy.bounds.least_exchange import (
     LeastStepExchange,
     least_adding,
     least_exchange_ns,
-    least_message_ns,
+    least_messages_ns,
     least_step_exchange,
 )
 from strategy.bounds.least_steps import least_steps_ns
 from strategy.bounds.least_work import NEGLIGIBLE, LeastBytes, LeastSeconds, LeastWork
 from strategy.bounds.pipeline_parts import FIRST, LAST
 from strategy.bounds.point import (
+    FAR,
     HELD,
-    MESSAGES,
     MICRO,
     MICRO_OVERLAPPED,
     MICRO_WAITED,
+    NEAR,
     OF_STEP,
     PARTS,
     SAVED,
@@ -183,7 +184,7 @@ class ClosedForms:
         config, held = _treated_alike(way), self.bytes_of_layer(way)
         least = least_times(self.work.seconds(config), self.request.model.layers)
         least[OF_STEP] = 0.0  # either ahead of the first micro-batch or behind the last: `inequalities`
-        least[MESSAGES] = least_message_ns(self.work, config)
+        least[NEAR], least[FAR] = least_messages_ns(self.work, config)
         least[HELD], least[SUMS] = held.held, held.sums if config.num_micro_batches > 1 else 0.0
         return least
 

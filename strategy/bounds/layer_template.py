@@ -14,23 +14,28 @@ from dataclasses import dataclass, replace
 
 from strategy.base.budget import Budget
 from strategy.bounds.at_work import NOTHING, count_at_head, count_at_work
+from strategy.bounds.crossings import crossings_of
 from strategy.bounds.one_mesh import on_one_stage, without_data_axis
 from strategy.bounds.point import (
     ADDED,
     AHEAD,
     DEFERRED,
+    FAR,
     HELD,
-    MESSAGES,
     MOVED,
+    NEAR,
     PASSES,
     SAVED,
     SIZE,
     SUMS,
+    TIED,
     WAITING,
     time_at,
     unit,
 )
 from strategy.bounds.template_cut import TemplateName
+from strategy.bounds.tied import tied_values
+from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.ops import op_definition
 from strategy.graph.signature import SbpFilter, Signature
@@ -85,8 +90,7 @@ class LayerTemplate:
             OutOfTimeError: the time ran out before it was built.
             InfeasibleError: the pins leave an op without signature.
         """
-        placements = placements_of(config)[:2]
-        between = Converter(request.cost, placements) if len(placements) > 1 else None
+        between = None if config.pp == 1 else _Between.of(request.cost, config)
         return _template(request, short, on_one_stage(config), budget, between=between)
 
     @staticmethod
@@ -121,7 +125,7 @@ def _template(
     budget: Budget,
     *,
     counted: frozenset[str] | None = None,
-    between: Converter | None = None,
+    between: _Between | None = None,
 ) -> LayerTemplate:
     """The template of a mesh on which some ops are `counted` alone, or all."""
     space = space_of(replace(request, model=short), config, free_rules(config))
@@ -195,14 +199,33 @@ def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
     return _Weigher(places_of(graph), counted, weight_gradients(graph))
 
 
-def _handed(graph: Graph, between: Converter) -> Mapping[str, Handed]:
-    """What the middle layer reads of the first one, handed on from stage to stage, and of the last one, handed back.
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """Converters between two stages: of pairs that hand on to each other, with where that counts; and of both ends."""
 
-    Args:
-        graph: of the short model.
-        between: of the first two stages of a pipeline.
+    pairs: tuple[tuple[slice, Converter], ...]
+    ends: Converter
+
+    @staticmethod
+    def of(cost: CostModel, config: PlanConfig) -> _Between:
+        """Between the stages of a configuration."""
+        stages, far = placements_of(config), crossings_of(cost.cluster, config).far
+        pairs = [(NEAR, (0, 1)), *([(FAR, far)] if far else [])]
+        between = tuple((at, Converter(cost, (stages[here], stages[there]))) for at, (here, there) in pairs)
+        return _Between(between, Converter(cost, (stages[0], stages[-1])))
+
+
+def _handed(graph: Graph, between: _Between) -> Mapping[str, Handed]:
+    """What stages hand on to each other.
+
+    That is what the middle layer reads of the first one, handed on from stage to stage, and of the last one, handed
+    back; and what both ends use once per step.
     """
-    found: dict[str, Handed] = {}
+    found = {
+        name: Handed(tuple(op.name for op in ops), end, 1 - end, ((unit(TIED.start + end), between.ends),))
+        for end in range(2)
+        for name, ops in tied_values(graph, end, 1 - end)
+    }
     for name, value in graph.values.items():
         producer = graph.producer.get(name)
         if producer is None or value.rate is not Rate.MICRO_BATCH or producer.layer not in (0, LAYERS - 1):
@@ -210,8 +233,8 @@ def _handed(graph: Graph, between: Converter) -> Mapping[str, Handed]:
         readers = tuple(op.name for op in graph.consumers[name] if op.layer == MIDDLE)
         if readers:
             onward = producer.layer == 0
-            weight = unit(MESSAGES.start + (not onward))
-            found[name] = Handed(weight, readers, int(not onward), int(onward), between)
+            ways = tuple((unit(at.start + (not onward)), converter) for at, converter in between.pairs)
+            found[name] = Handed(readers, int(not onward), int(onward), ways)
     return found
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from strategy.bounds.crossings import crossings_of
 from strategy.bounds.least_work import LeastWork
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
@@ -295,21 +296,26 @@ def least_adding(work: LeastWork, config: PlanConfig) -> LeastAdding | None:
     return LeastAdding(whole_ns * shy, max(saved), total * shy, nbytes, rate if math.isfinite(rate) else 0.0)
 
 
-def least_message_ns(work: LeastWork, config: PlanConfig) -> int:
-    """Of what a layer hands on to the next, from stage to stage: an even part, in one message."""
+LEVELS = ("intra", "inter")
+
+
+def least_messages_ns(work: LeastWork, config: PlanConfig) -> tuple[int, int]:
+    """Of what a layer hands on to the next, from stage to stage, near and far: an even part, in one message."""
     if config.pp == 1 or work.unusual:
-        return 0
+        return 0, 0
     handed_on = handed_on_by_layer(work.graph(config.recompute))
     nbytes = handed_on.nbytes if handed_on is not None else 0
     each = nbytes * config.micro_batch // (config.tp * config.cp)
-    per_node, size = work.cost.cluster.devices_per_node, math.prod(config.mesh)
-    if config.strides:
-        here, there = ranks_of(config)[:2] // per_node
-        share, several = bool(np.intersect1d(here, there).size), len(np.union1d(here, there)) > 1
-    else:
-        share, several = size % per_node > 0, 2 * size > per_node
-    levels = ["intra"] * share + ["inter"] * several
-    return min(int(1e9 * work.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level))) for level in levels)
+    level = {name: int(1e9 * work.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, name))) for name in LEVELS}
+    cluster, far = work.cost.cluster, crossings_of(work.cost.cluster, config).far
+    nodes = ranks_of(config).reshape(config.pp, -1) // cluster.devices_per_node
+
+    def least_ns(here: int, there: int) -> int:
+        share = np.intersect1d(nodes[here], nodes[there]).size > 0
+        several = len(np.union1d(nodes[here], nodes[there])) > 1
+        return min(level[name] for name, may in zip(LEVELS, (share, several), strict=True) if may)
+
+    return least_ns(0, 1), 0 if far is None else least_ns(*far)
 
 
 def handed_on_by_layer(graph: Graph) -> TensorSpec | None:

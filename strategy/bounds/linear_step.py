@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.bounds.chunk_states import ChunkState, fullest_states, states_ahead_of_backward, states_behind_forward
+from strategy.bounds.crossings import FAR_KIND, NEAR_KIND, Crossings, kinds_of_places
 from strategy.bounds.pipeline_parts import LAST, parts_at, stage_times
 from strategy.bounds.point import (
     ADDED,
@@ -19,17 +20,20 @@ from strategy.bounds.point import (
     AT_HEAD,
     AT_WORK,
     DEFERRED,
+    FAR,
     HELD,
-    MESSAGES,
     MOVED,
+    NEAR,
     PARTS,
     PASSES,
     SAVED,
     SIZE,
     SUMS,
+    TIED,
     TIMES,
     WAITING,
 )
+from strategy.bounds.tied import TiedMessages, ends_of
 from strategy.layout.config import PlanConfig
 from strategy.layout.critical_path import critical_path, straight_path
 from strategy.layout.step_times import Overlap, path_found
@@ -44,7 +48,9 @@ LEAST_LAYERS = 5
 """On a stage of so many, three that follow one another are neither the first nor the last part."""
 
 
-def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap: Overlap, exact: bool) -> IntArray:
+def longest_path(
+    config: PlanConfig, layers: int, times_ns: IntArray, *, overlap: Overlap, crossings: Crossings, exact: bool
+) -> IntArray:
     """(SIZE,): `TICKS` of every coordinate in the longest path; or, not `exact`, in the longest straight one.
 
     Not to be changed: whoever asks for it again has the same.
@@ -54,16 +60,21 @@ def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap
         layers: of the model.
         times_ns: (MESSAGES.stop,) a point's nanoseconds, under which it is the longest.
         overlap: how communication runs beside computation.
+        crossings: how its stages lie.
         exact: whether all paths count, or those that are found at once.
     """
-    return _known_path(config.pipeline, layers, times_ns.tobytes(), overlap, exact)
+    return _known_path(config.pipeline, layers, times_ns.tobytes(), overlap, crossings, exact)
 
 
 @lru_cache(maxsize=1 << 15)
-def _known_path(pipeline: PlanConfig, layers: int, point: bytes, overlap: Overlap, exact: bool) -> IntArray:
+def _known_path(
+    pipeline: PlanConfig, layers: int, point: bytes, overlap: Overlap, crossings: Crossings, exact: bool
+) -> IntArray:
     times_ns = np.frombuffer(point, np.int64)
-    ns, (ahead, back) = times_ns[TIMES].reshape(len(PASSES), -1), times_ns[MESSAGES].tolist()
+    ns, kinds = times_ns[TIMES].reshape(len(PASSES), -1), kinds_of_places(pipeline, crossings)
+    ahead, back = np.array([times_ns[NEAR], times_ns[FAR], [0, 0]])[kinds].T
     stages = stage_times(pipeline, layers, dict(zip(PASSES, ns, strict=True)), (ahead, back), overlap)
+    stages = TiedMessages(*times_ns[TIED].tolist()).beside(stages, pipeline)
     find, schedule = critical_path if exact else straight_path, pipeline.schedule
     counts = path_found(schedule, stages, partial(find, schedule, pipeline.num_micro_batches)).counts
     where, row = parts_at(pipeline, layers), np.zeros(SIZE, np.int64)
@@ -71,7 +82,11 @@ def _known_path(pipeline: PlanConfig, layers: int, point: bytes, overlap: Overla
         often = getattr(counts, name)
         at = where if often.ndim == 2 else where.sum(1)
         row[PARTS * i : PARTS * i + PARTS] = often.ravel() @ at.reshape(-1, PARTS)
-    row[MESSAGES] = counts.forward_message_ns.sum(), counts.backward_message_ns.sum()
+    for part, lying in ((NEAR, NEAR_KIND), (FAR, FAR_KIND)):
+        here = kinds == lying
+        row[part] = counts.forward_message_ns[here].sum(), counts.backward_message_ns[here].sum()
+    first, last = ends_of(pipeline)
+    row[TIED] = (counts.before_ns[first], counts.after_ns[last]) if first != last else 0
     row.flags.writeable = False
     return row
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strategy.bounds.crossings import Crossings
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
 from strategy.bounds.pipeline_parts import parts_at
@@ -94,6 +95,7 @@ def proved_ns(
     limit_bytes: int,
     ways: Sequence[Bounded],
     overlap: Overlap,
+    crossings: Crossings,
     bound_ns: int,
 ) -> int:
     """What a step of a configuration takes at least, or the bound in question if that is less.
@@ -105,12 +107,14 @@ def proved_ns(
         limit_bytes: of a device's memory.
         ways: what is known of each way to treat the layers between.
         overlap: how communication runs beside computation.
+        crossings: how its stages lie.
         bound_ns: the bound in question.
     """
     rates, total, shares = [0] * SIZE, 0, 0
     for path, share in multipliers.paths:
         units = _units(share)
-        row = longest_path(config, layers, np.array(path.times_ns, np.int64), overlap=overlap, exact=path.exact)
+        times_ns = np.array(path.times_ns, np.int64)
+        row = longest_path(config, layers, times_ns, overlap=overlap, crossings=crossings, exact=path.exact)
         shares += units
         for at in np.flatnonzero(row).tolist():
             rates[at] += units * (int(row[at]) << (ROW_BITS - TICK_BITS))
@@ -122,7 +126,7 @@ def proved_ns(
             rates[at] += units * (int(row[at]) << ROW_BITS)
     most = np.full(SIZE, float(MOST_NS))
     most[TIMES] = _most_ns(config, layers, bound_ns, overlap)
-    most[MESSAGES] = _most_of_messages_ns(config, layers, bound_ns, overlap)
+    most[MESSAGES] = _most_of_messages_ns(config, layers, bound_ns, overlap, crossings)
     # Where the memory limit is kept, nothing holds more than that, as often as a row counts it.
     most[BYTES] = np.minimum(limit_bytes // np.maximum(rows.max(0)[BYTES], 1) + 1, MOST_BYTES)
     most[BYTES][rows.max(0)[BYTES] == 0] = MOST_BYTES
@@ -171,11 +175,13 @@ def _most_ns(config: PlanConfig, layers: int, bound_ns: int, overlap: Overlap) -
     return found
 
 
-def _most_of_messages_ns(config: PlanConfig, layers: int, bound_ns: int, overlap: Overlap) -> FloatArray:
-    """(2,): what no message takes more than in a step that takes less than a bound: no less than any path."""
+def _most_of_messages_ns(
+    config: PlanConfig, layers: int, bound_ns: int, overlap: Overlap, crossings: Crossings
+) -> FloatArray:
+    """(6,): what no message takes more than in a step that takes less than a bound: no less than any path."""
     times_ns = np.zeros(MESSAGES.stop, np.int64)
     times_ns[MESSAGES] = 1
-    often = longest_path(config, layers, times_ns, overlap=overlap, exact=False)[MESSAGES]
+    often = longest_path(config, layers, times_ns, overlap=overlap, crossings=crossings, exact=False)[MESSAGES]
     found = TICKS * (bound_ns + 1) // np.maximum(often, 1) + 1
     return np.where(often > 0, np.minimum(found, MOST_NS), MOST_NS).astype(np.float64)
 

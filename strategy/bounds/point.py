@@ -16,30 +16,35 @@ OWN = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
 PASSES = (*OWN, *(OVERLAPPED[name] for name in OWN), *WAITED.values(), *COVERED.values())
 """The same, then what goes on beside each, what micro-batches wait for, and what is covered; fields of `StepTimes`."""
 PARTS = 3
-TIMES, MESSAGES = slice(0, 42), slice(42, 44)
-"""Where nanoseconds are: of `PASSES` x parts, and of what is handed on to the next stage and back to that before."""
-HELD, AHEAD, SUMS = slice(44, 47), slice(47, 50), slice(50, 53)
+TIMES, MESSAGES = slice(0, 42), slice(42, 48)
+"""Where nanoseconds are: of `PASSES` x parts, and of what stages hand on to each other."""
+NEAR, FAR, TIED = slice(42, 44), slice(44, 46), slice(46, 48)
+"""To the next stage and back to that before, for a micro-batch, by how the two lie (`crossings`); and once per step
+from the first stage to the last, ahead of all, and back, behind all, where both use a weight (`tied`)."""
+HELD, AHEAD, SUMS = slice(48, 51), slice(51, 54), slice(54, 57)
 """Where the bytes of each part are: held for the whole step; until the last forward pass; in sums of gradients."""
-SAVED, WAITING, DEFERRED = slice(53, 56), slice(56, 59), slice(59, 62)
+SAVED, WAITING, DEFERRED = slice(57, 60), slice(60, 63), slice(63, 66)
 """Those of a micro-batch: saved from its forward pass to its backward pass; from there to its gradients of weights,
 which may be a pass of their own; and from the backward pass to these."""
-ADDED = slice(62, 65)
+ADDED = slice(66, 69)
 """Deferred like these, but in places of their own: nothing that is saved is overwritten by them."""
-MOVED = slice(65, 66)
+MOVED = slice(69, 70)
 """Those of a layer between that are held at any time of backward passes: what is gathered, and what is exchanged."""
-AT_HEAD = slice(66, 67)
+AT_HEAD = slice(70, 71)
 """Those of the last part while that forward act runs which reads and writes most there: logits and what they become."""
-AT_WORK = slice(67, 68)
+AT_WORK = slice(71, 72)
 """Those of a layer between while that act of its backward pass runs at which most is there, but for what is moved."""
 KINDS_OF_BYTES = (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED, ADDED, MOVED, AT_HEAD, AT_WORK)
-BYTES, OF_MICRO_BATCH = slice(44, 68), slice(53, 65)
+BYTES, OF_MICRO_BATCH = slice(48, 72), slice(57, 69)
 """All of these, and those that every micro-batch in flight holds."""
 MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED = slice(0, 9), slice(15, 24), slice(30, 39), slice(39, 42)
 """Those of `TIMES` that every micro-batch takes itself, what goes on beside it, what it waits for, and of its backward
 passes what is covered."""
+PER_MICRO_BATCH = (MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED, NEAR, FAR)
+"""All of these, and what is handed on: a step takes them as often as it has micro-batches."""
 OF_STEP = slice(9, 15)
 """Those that a step takes itself ahead of its first micro-batch, and behind its last."""
-SIZE = 68
+SIZE = 72
 
 
 def time_at(name: str, part: int) -> int:

@@ -17,6 +17,7 @@ from strategy.base.budget import UNLIMITED
 from strategy.base.errors import CertificateError, InfeasibleError, SbplanError
 from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, on_axes, plain
+from strategy.bounds.crossings import crossings_of
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.layer_template import LayerTemplate
@@ -238,7 +239,8 @@ def proved_of(
         raise CertificateError("not of every way", where=where, got=got, expected=expected)
     bounded = [_priced(forms, known, cuts, way, where) for way, known in zip(ways, multipliers.known, strict=True)]
     limit_bytes, overlap = forms.request.memory_limit_bytes, forms.request.overlap_of(config)
-    return proved_ns(multipliers, config, layers, limit_bytes, bounded, overlap, bound_ns)
+    crossings = crossings_of(forms.request.cost.cluster, config)
+    return proved_ns(multipliers, config, layers, limit_bytes, bounded, overlap, crossings, bound_ns)
 
 
 def _priced(

@@ -31,6 +31,7 @@ from strategy.bounds.point import (
     PARTS,
     SAVED,
     SIZE,
+    TIED,
     WAITING,
     FloatArray,
     time_at,
@@ -117,8 +118,9 @@ class TemplateCut:
         if config.zero_group:
             return False
         # What gathers parameters in every micro-batch takes no less than what gathers them once.
+        # That is so of what a stage gathers, not of how ends hand each other what both use.
         return of_work(ours) == of_work(replace(config, zero_stage=0)) and (
-            config.zero_stage != 3 or _gathers_first(weights)
+            config.zero_stage != 3 or (_gathers_first(weights) and not weights[TIED].any())
         )
 
     def said_of(self, config: PlanConfig, forms: ClosedForms) -> Inequality:

@@ -25,13 +25,10 @@ from strategy.bounds.least_work import LeastWork
 from strategy.bounds.mixed_bound import mixed_bounds_ns
 from strategy.bounds.point import (
     AHEAD,
-    BACKWARD_COVERED,
     HELD,
-    MESSAGES,
-    MICRO,
-    MICRO_OVERLAPPED,
-    MICRO_WAITED,
+    NEAR,
     PASSES,
+    PER_MICRO_BATCH,
     SAVED,
     SIZE,
     SUMS,
@@ -40,6 +37,7 @@ from strategy.bounds.point import (
     FloatArray,
 )
 from strategy.bounds.template_cut import TemplateCut, TemplateName
+from strategy.bounds.tied import NOT_TIED, TiedMessages
 from strategy.comm.hierarchical import by_node
 from strategy.graph.signature import Signature
 from strategy.layout.arrangement import arrange
@@ -55,7 +53,7 @@ from strategy.search.search_state import LayoutProposal
 from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import messages_ns
 from strategy.search.template.template_solve import solve_template
-from strategy.search.template.tied_messages import NOT_TIED, TiedMessages, tied_messages
+from strategy.search.template.tied_messages import tied_messages
 from strategy.search.template.uneven_runs import UnevenPipeline
 from strategy.space.axis_orders import placements_of
 from strategy.space.request import Request
@@ -176,9 +174,9 @@ class MixedRefinement:
         config, found = box.config, np.zeros(SIZE)
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
-        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED):
+        found[NEAR] = config.pp > 1
+        for each in PER_MICRO_BATCH:
             found[each] *= config.num_micro_batches
-        found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = SCARCE * box.bound_ns / min(self.request.memory_limits(config))
         in_flight = min(config.pp, config.num_micro_batches)
         for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):

@@ -21,14 +21,11 @@ from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import (
     AT_HEAD,
     AT_WORK,
-    BACKWARD_COVERED,
     KINDS_OF_BYTES,
     MESSAGES,
-    MICRO,
-    MICRO_OVERLAPPED,
-    MICRO_WAITED,
     MOVED,
     PASSES,
+    PER_MICRO_BATCH,
     SIZE,
     TIMES,
     FloatArray,
@@ -182,14 +179,15 @@ class Prospects:
     def a_little(self, box: Box, priced: FloatArray) -> FloatArray:
         """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever.
 
-        Bytes that have no price have none here: what other boxes may take over of the answer depends on it.
+        Bytes and messages that have no price have none here: what other boxes may take over of the answer depends on
+        it, and what no path counts may be as much as one likes.
         """
         config, found = box.config, np.zeros(SIZE)
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
-        for each in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED, BACKWARD_COVERED):
+        found[MESSAGES] = priced[MESSAGES] > 0
+        for each in PER_MICRO_BATCH:
             found[each] *= config.num_micro_batches
-        found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = TIE * box.bound_ns / self.request.memory_limit_bytes
         for part in KINDS_OF_BYTES:
             found[part] = priced[part].any() * byte * (layers if part.stop - part.start == len(layers) else 1)
@@ -223,9 +221,10 @@ class Prospects:
             box.crowding[one.schedule] = max(0.0, held - counted)
             self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
         for way in (answer,) if kept is None else (answer, kept):
-            for other in box.layouts:
-                fitting_ns = min(fitting_ns, self._propose_mixed(box, way, other))
-            box.layouts.append(way)
+            if all(way.layouts != other.layouts for other in box.layouts):
+                for other in box.layouts:
+                    fitting_ns = min(fitting_ns, self._propose_mixed(box, way, other))
+                box.layouts.append(way)
         box.tries += 1
         is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
         if math.isfinite(lightest) and math.isinf(self.best_ns):
@@ -252,7 +251,7 @@ class Prospects:
                 if bound_ns >= best_ns or self.mixed.get((config, one, other)) == margin:
                     continue  # or nothing else fits than the last time
                 self.mixed[config, one, other] = margin
-                found = mixed_proposal(self.request, self.known, config, one, other)
+                found = mixed_proposal(self.request, self.known, config, one, other, best_ns)
                 if found is not None:
                     self.known.proposals.append(found)
                     least_ns = min(least_ns, found.found.step_ns)

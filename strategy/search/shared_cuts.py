@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.crossings import crossings_of
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import PARTS, FloatArray, time_at
@@ -106,6 +107,7 @@ class SharedCuts:
             self.request.memory_limit_bytes,
             [forms.of_way(way) for way in ways_of(self.request, box.configs[0])],
             self.request.overlap_of(box.config),
+            crossings_of(self.request.cost.cluster, box.config),
             self.paths,
         )
 

@@ -199,13 +199,14 @@ def _add_handed(builder: ProblemBuilder, classes: Classes) -> None:
         sources = tuple(dict.fromkeys(writer.homes))
         places = [sources.index(home) for home in writer.homes]
         wanted = _wanted(_reading(classes, name, handed.readers))
-        prices = handed.converter.all_prices_ns(spec, handed.source, sources, handed.target, tuple(wanted)).sum(axis=0)
-        for (layout, among), each_ns in zip(wanted.items(), prices[:, places], strict=True):
-            costs = np.multiply.outer(np.where(np.isinf(each_ns), 0, each_ns).astype(np.int64), handed.weight)
-            costs[np.isinf(each_ns)] = FORBIDDEN
-            node = builder.add_node(
-                f"{name} handed on in {'.'.join(map(str, layout))}", np.zeros((2, *costs.shape[1:]))
-            )
+        asked = (spec, handed.source, sources, handed.target, tuple(wanted))
+        prices = [converter.all_prices_ns(*asked).sum(axis=0)[:, places] for _, converter in handed.ways]
+        for (layout, among), each_ns in zip(wanted.items(), np.stack(prices, 1), strict=True):
+            weights = np.array([weight for weight, _ in handed.ways])
+            costs = np.tensordot(np.where(np.isinf(each_ns), 0, each_ns).astype(np.int64), weights, (0, 0))
+            costs[np.isinf(each_ns).any(0)] = FORBIDDEN
+            title = f"{name} handed on in {'.'.join(map(str, layout))}"
+            node = builder.add_node(title, np.zeros((2, *costs.shape[1:])))
             builder.add_edge(writer.found.index, node, Table(np.stack([0 * costs, costs], axis=1)))
             for index, wants in among:
                 builder.add_edge(index, node, Table(_needs(wants, 2)))

@@ -78,17 +78,16 @@ class Handed:
     """A value is handed on to another stage.
 
     Attributes:
-        weight: of a nanosecond that this takes.
         readers: ops that read it there.
-        source, target: stages of the converter.
-        converter: of the pipeline that has these.
+        source, target: stages of the converters.
+        ways: of every pair of stages that it is counted between, the weight of a nanosecond that this takes, and the
+            converter of a pipeline of these two.
     """
 
-    weight: Weight
     readers: tuple[str, ...]
     source: int
     target: int
-    converter: Converter
+    ways: tuple[tuple[Weight, Converter], ...]
 
 
 @dataclass

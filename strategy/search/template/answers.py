@@ -15,6 +15,7 @@ from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.one_mesh import on_one_stage
 from strategy.bounds.point import SIZE, FloatArray
 from strategy.bounds.template_cut import TemplateCut, TemplateName
+from strategy.bounds.tied import NOT_TIED, TiedMessages
 from strategy.graph.signature import Signature
 from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
@@ -25,7 +26,7 @@ from strategy.search.template.layer_mix import Seam, seam_of
 from strategy.search.template.parts import ModelParts, parts_of, slowest_parts
 from strategy.search.template.stages import Messages, stage_messages
 from strategy.search.template.template_solve import solve_template
-from strategy.search.template.tied_messages import NOT_TIED, TiedMessages, tied_messages
+from strategy.search.template.tied_messages import tied_messages
 from strategy.space.axis_orders import placements_of, unlike_stages
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.problem_builder import Weighing
@@ -97,6 +98,11 @@ class Proposed:
     seam: Seam
     keeps: bool = False
     tied: TiedMessages = NOT_TIED
+
+    @property
+    def layouts(self) -> tuple[bool, Mapping[str, Signature]]:
+        """What tells one way from another."""
+        return self.keeps, self.signatures
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -77,6 +78,18 @@ def mixed_at(config: PlanConfig, layers: int, share: Fraction) -> IntArray:
     return found
 
 
+def mixes_at(config: PlanConfig, layers: int, count: int) -> IntArray:
+    """(count + 1, stages, laps, 4): the same of the shares 0, 1 / count, ..., 1; not to be changed."""
+    return _known_shares(config.pipeline, layers, count)
+
+
+@lru_cache(maxsize=1 << 10)
+def _known_shares(pipeline: PlanConfig, layers: int, count: int) -> IntArray:
+    found = np.array([mixed_at(pipeline, layers, Fraction(numerator, count)) for numerator in range(count + 1)])
+    found.flags.writeable = False
+    return found
+
+
 def most_between(config: PlanConfig, layers: int) -> int:
     """So many layers between the first and the last are on a stage at most."""
     return int(parts_at(config, layers)[..., MIDDLE].sum(1).max())
@@ -84,10 +97,10 @@ def most_between(config: PlanConfig, layers: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """All by which layers of a short model meet each other and what is of no layer.
+    """All by which a layer between meets its neighbours and what is of no layer, in a short model.
 
     Where two ways to lay it out have the same, a layer of one stands beside a layer of the other for what each takes
-    alone: nothing more is converted.
+    alone: nothing more is converted but single numbers.
 
     Attributes:
         handed_on: what is written, and how it is read at once.
@@ -104,11 +117,12 @@ class Seam:
 
 
 def seam_of(graph: Graph, stages: Stages, signatures: Mapping[str, Signature]) -> Seam:
-    """How the layers of a short model meet under signatures."""
+    """How a layer between of a short model meets the others under signatures; both ends are of one way alone."""
     found, again = list[Hashable](), list[Hashable]()
     for name, readers in graph.consumers.items():
         layer = _layer_of(graph, name, readers)
-        outside = [op for op in readers if op.layer != layer]
+        outside = [op for op in readers if op.layer != layer and MIDDLE in (layer, op.layer)]
+        outside = [] if graph.values[name].spec.size == 1 else outside
         home = home_of(graph, stages, signatures, name) if outside else None
         if home is None:
             continue

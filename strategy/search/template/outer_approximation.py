@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from strategy.bounds.crossings import Crossings
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
 from strategy.bounds.multipliers import MOST_BYTES, MOST_NS, Path
@@ -255,14 +256,16 @@ class KnownPaths:
 
     latest: dict[object, list[tuple[Path, FloatArray]]] = field(default_factory=dict)
 
-    def of(self, config: PlanConfig, overlap: Overlap) -> list[tuple[Path, FloatArray]]:
+    def of(self, config: PlanConfig, overlap: Overlap, crossings: Crossings) -> list[tuple[Path, FloatArray]]:
         """Paths with how often they pass everything, the latest first."""
-        return self.latest.setdefault((config.pipeline, overlap), [])
+        return self.latest.setdefault((config.pipeline, overlap, crossings), [])
 
-    def take(self, config: PlanConfig, overlap: Overlap, found: Sequence[tuple[Path, FloatArray]]) -> None:
+    def take(
+        self, config: PlanConfig, overlap: Overlap, crossings: Crossings, found: Sequence[tuple[Path, FloatArray]]
+    ) -> None:
         """Remember some."""
-        known = {counts.tobytes(): (path, counts) for path, counts in (*found, *self.of(config, overlap))}
-        self.latest[config.pipeline, overlap] = list(known.values())[:MOST_KNOWN]
+        known = {counts.tobytes(): (path, counts) for path, counts in (*found, *self.of(config, overlap, crossings))}
+        self.latest[config.pipeline, overlap, crossings] = list(known.values())[:MOST_KNOWN]
 
 
 @dataclass(slots=True)
@@ -272,6 +275,7 @@ class OuterApproximation:
     layers: int
     limit_bytes: int
     overlap: Overlap
+    crossings: Crossings
     ways: tuple[WayCuts, ...]
     paths: KnownPaths = field(default_factory=KnownPaths)
     programs: dict[tuple[PlanConfig, float | None], _Program] = field(default_factory=dict)
@@ -283,6 +287,7 @@ class OuterApproximation:
         limit_bytes: int,
         ways: Sequence[tuple[FloatArray, Sequence[Inequality]]],
         overlap: Overlap,
+        crossings: Crossings,
         paths: KnownPaths | None = None,
     ) -> OuterApproximation:
         """What closed forms say.
@@ -293,10 +298,11 @@ class OuterApproximation:
             ways: of each way to treat the layers between, (SIZE,) the least of every coordinate alone, in nanoseconds
                 and bytes, and inequalities that hold.
             overlap: how communication runs beside computation.
+            crossings: how stages lie.
             paths: that are known, of whatever configurations.
         """
         each = tuple(WayCuts(least / UNITS) for least, _ in ways)
-        found = OuterApproximation(layers, limit_bytes, overlap, each, paths or KnownPaths())
+        found = OuterApproximation(layers, limit_bytes, overlap, crossings, each, paths or KnownPaths())
         for way, (_, forms) in enumerate(ways):
             for at, form in enumerate(forms):
                 found.add_cut(form, at, way)
@@ -363,7 +369,7 @@ class OuterApproximation:
     def _begin(self, program: _Program, config: PlanConfig, point: FloatArray, *, exact: bool) -> None:
         """With the longest path of a point, and those that are known."""
         program.add_path(*self._longest(config, point, exact=exact))
-        for path, counts in self.paths.of(config, self.overlap):
+        for path, counts in self.paths.of(config, self.overlap, self.crossings):
             program.add_path(path, counts)
 
     def enough(self, config: PlanConfig, weights: FloatArray, step_ns: float) -> float | None:
@@ -423,7 +429,7 @@ class OuterApproximation:
             if counts @ point <= step_ms * (1 + 1e-4) or len(program.paths) >= most:
                 break
             program.add_path(path, counts)
-        self.paths.take(config, self.overlap, program.binding_paths())
+        self.paths.take(config, self.overlap, self.crossings, program.binding_paths())
         weights = program.weights() / UNITS * UNITS[0]
         least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
         shares = program.mix()
@@ -469,7 +475,9 @@ class OuterApproximation:
     def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> tuple[Path, FloatArray]:
         """The longest path of a point in `UNITS`, or the longest straight one; how often it passes everything."""
         times_ns = np.clip(point * UNITS, 0, MOST_NS)[: MESSAGES.stop].astype(np.int64)  # a solution is not exact
-        counts = longest_path(config, self.layers, times_ns, overlap=self.overlap, exact=exact)
+        counts = longest_path(
+            config, self.layers, times_ns, overlap=self.overlap, crossings=self.crossings, exact=exact
+        )
         return Path(tuple(times_ns.tolist()), exact), counts / TICKS
 
     def _memory(self, config: PlanConfig) -> tuple[FloatArray, FloatArray]:

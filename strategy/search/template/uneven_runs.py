@@ -16,13 +16,13 @@ import numpy as np
 
 from strategy.bounds.pipeline_parts import FIRST, LAST, IntArray, parts_in, times_of
 from strategy.bounds.point import PASSES
+from strategy.bounds.tied import NOT_TIED, TiedMessages
 from strategy.layout.config import PlanConfig
 from strategy.layout.layout import layer_runs
 from strategy.layout.schedule import at_position
 from strategy.layout.step_times import Overlap, steps_ns
 from strategy.search.template.parts import LayerPart, ModelParts
 from strategy.search.template.stages import Pipelined, peak_bytes
-from strategy.search.template.tied_messages import NOT_TIED, TiedMessages
 from strategy.space.short_model import MIDDLE
 
 MICRO_BATCH = ("forward_ns", "backward_ns", "weight_ns")

@@ -12,6 +12,7 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import all_of_micro_batch
+from strategy.bounds.crossings import crossings_of
 from strategy.bounds.layer_template import LayerTemplate, on_one_stage
 from strategy.bounds.linear_step import longest_path, stage_rows
 from strategy.bounds.one_mesh import without_data_axis
@@ -59,7 +60,7 @@ def even(micro: int, step: int, layers: int, byte: float = 0.0) -> FloatArray:
     """Everything alike, wherever it is."""
     often = [step if name.startswith(("before", "after")) else micro for name in PASSES]
     times, nbytes = (np.outer(each, [1.0, layers - 2, 1.0]).ravel() for each in (often, [byte] * 7))
-    return np.concatenate([times, [0.0, 0.0], nbytes, [byte] * 3])
+    return np.concatenate([times, np.zeros(MESSAGES.stop - MESSAGES.start), nbytes, [byte] * 3])
 
 
 def template(asked: Request, config: PlanConfig) -> LayerTemplate:
@@ -95,7 +96,9 @@ def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: 
     cost, overlap = float(weights @ chosen.point), Overlap.of(asked.cost.cluster)
     assert (1 - 2 * CLOSE_ENOUGH) * cost <= chosen.cut.inequality.least <= cost
     point = chosen.point.astype(np.int64)
-    path = longest_path(config, model.layers, point[: MESSAGES.stop], overlap=overlap, exact=True)
+    crossings = crossings_of(asked.cost.cluster, config)
+    times_ns = point[: MESSAGES.stop]
+    path = longest_path(config, model.layers, times_ns, overlap=overlap, crossings=crossings, exact=True)
     length_ns = -(-int(path @ point) // TICKS)
     assert length_ns <= cost, "what goes on beside computation hides behind it"
     assert solved.objective_ns == pytest.approx(length_ns, rel=1e-6), "norms of all layers are added up in one op"

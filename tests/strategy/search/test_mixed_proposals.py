@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -38,7 +39,7 @@ def asked() -> Request:
 
 
 def found(fast: Proposed, light: Proposed) -> LayoutProposal | None:
-    return mixed_proposal(asked(), SearchState(), CONFIG, fast, light)
+    return mixed_proposal(asked(), SearchState(), CONFIG, fast, light, math.inf)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.crossings import crossings_of
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import ADDED, HELD, MESSAGES, SAVED, SUMS, WAITING
@@ -92,7 +93,8 @@ def ways(asked: Request, config: PlanConfig) -> tuple[list[tuple[Proposed, np.nd
     forms = ClosedForms(asked, least_work(asked))
     both, overlap = ways_of(asked, config), Overlap.of(asked.cost.cluster)
     known = [(forms.least(way), forms.inequalities(way)) for way in both]
-    within = OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, known, overlap)
+    crossings = crossings_of(asked.cost.cluster, config)
+    within = OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, known, overlap, crossings)
     templates, found = Templates(asked, short), []
     for byte in (0.0, 1e-2, 1.0, 1e3):
         weights = within.bound(config).weights.copy()

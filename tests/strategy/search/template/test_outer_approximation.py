@@ -10,6 +10,7 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.crossings import ALL_NEAR, crossings_of
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows, stage_rows
@@ -57,7 +58,8 @@ CONFIGS = [
 def within(asked: Request, config: PlanConfig) -> OuterApproximation:
     forms = ClosedForms(asked, least_work(asked))
     ways = [(forms.least(config), forms.inequalities(config))]
-    return OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, ways, Overlap.of(asked.cost.cluster))
+    overlap, crossings = Overlap.of(asked.cost.cluster), crossings_of(asked.cost.cluster, config)
+    return OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, ways, overlap, crossings)
 
 
 def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
@@ -147,7 +149,7 @@ def test_where_layers_may_be_treated_in_two_ways_it_is_not_known_what_is_enough(
     way = forms.least(config), forms.inequalities(config)
     overlap = Overlap.of(asked.cost.cluster)
     for ways, is_known in (([way], True), ([way, way], False)):
-        found = OuterApproximation.of(GPT.layers, PLENTY, ways, overlap)
+        found = OuterApproximation.of(GPT.layers, PLENTY, ways, overlap, crossings_of(asked.cost.cluster, config))
         bound = found.bound(config)
         assert bound.step_ns is not None
         assert (found.enough(config, bound.weights, 1.1 * bound.step_ns) is not None) is is_known
@@ -341,6 +343,8 @@ def test_paths_are_known_of_configurations_that_overlap_alike() -> None:
     """Where more links are shared, a path of the same times passes something else."""
     config, known = PlanConfig(2, 2, 2, 1, 4, Schedule.ONE_F_ONE_B), KnownPaths()
     one, other = (Overlap(allowed=True, shared_ticks=ticks) for ticks in (0, 512))
-    known.take(config, one, [(Path((0,), exact=True), np.ones(2))])
-    assert len(known.of(config, one)) == 1
-    assert not known.of(config, other)
+    far = replace(ALL_NEAR, onward=(1, 1))
+    known.take(config, one, ALL_NEAR, [(Path((0,), exact=True), np.ones(2))])
+    assert len(known.of(config, one, ALL_NEAR)) == 1
+    assert not known.of(config, other, ALL_NEAR)
+    assert not known.of(config, one, far)

@@ -10,6 +10,7 @@ import pytest
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.point import SIZE
+from strategy.bounds.tied import NOT_TIED
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
@@ -19,7 +20,7 @@ from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import between_places, pipelined, stage_messages
-from strategy.search.template.tied_messages import NOT_TIED, tied_messages
+from strategy.search.template.tied_messages import tied_messages
 from strategy.space.axis_orders import placements_of
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.short_model import expanded, shortened
