@@ -5,9 +5,9 @@
     fits                               no      no      no      yes    ...    yes
                                                                what is proposed
 
-Bounds over all layouts of a box are such mixes where memory is scarce (`outer_approximation`). Two ways that both fit
-are not mixed for speed: by the objective that gains up to 6 % where one has links at work beside layers and the other
-devices, but by simulation such plans take 10 % longer than that.
+Bounds over all layouts of a box are such mixes where memory is scarce (`outer_approximation`). They are, too, where one
+way keeps links busy beside layers and the other devices: a mix keeps both busy, though each may fit. What that gains by
+the objective is often lost again where these wait for each other, so that such mixes come last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ MOST_SHARES = 32
 
 
 def mixed_proposal(
-    request: Request, known: SearchState, config: PlanConfig, one: Proposed, other: Proposed, most_ns: float
+    request: Request,
+    known: SearchState,
+    config: PlanConfig,
+    one: Proposed,
+    other: Proposed,
+    most_ns: float,
+    *,
+    balances: bool = False,
 ) -> LayoutProposal | None:
     """The fastest mix of two ways that is likely to fit; None where one of them alone does as well, or none does.
 
@@ -37,6 +44,7 @@ def mixed_proposal(
         one: what the first and the last part are laid out as, and some of the layers between.
         other: what the other layers are laid out as.
         most_ns: what takes no less is of no interest.
+        balances: whether the fast one may fit, too.
     """
     layers = request.model.layers
     count = min(most_between(config, layers), MOST_SHARES)
@@ -56,7 +64,12 @@ def mixed_proposal(
 
     steps_ns = steps_of(each, shares, config, between_ns, overlap, one.tied)
     fast, light = sorted((0, count), key=lambda numerator: steps_ns[numerator])
-    if steps_ns.min() >= most_ns or fits(fast) or not fits(light):
+    fastest = int(steps_ns.argmin())
+    if steps_ns[fastest] >= most_ns:
+        return None
+    if balances and fastest not in (0, count) and fits(fastest):
+        return of(fastest)
+    if fits(fast) or not fits(light):
         return None
     inside, outside = light, fast  # what a stage holds is linear in the share
     while abs(outside - inside) > 1:

@@ -123,7 +123,7 @@ class Prospects:
         self.across: dict[object, float] = {}
         """Mesh -> by which factor boxes take longer than their bounds count, which know the first stage's nodes alone:
         1 where all stages share nodes alike."""
-        self.mixed: dict[tuple[PlanConfig, Proposed, Proposed], float] = {}
+        self.mixed: dict[tuple[PlanConfig, Proposed, Proposed, bool], float] = {}
         """Of ways that were mixed, what the sum of parts was multiplied by, see `SearchState.margin`."""
         self.too_many: dict[object, int] = {}
         """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
@@ -242,26 +242,26 @@ class Prospects:
         self.seen_rough[key] = max(self.seen_rough.get(key, 0.0), roughly / lightest)
         self.rough = float(np.exp(np.mean(np.log(list(self.seen_rough.values())))))
 
-    def _propose_mixed(self, box: Box, *ways: Proposed) -> float:
+    def _propose_mixed(self, box: Box, *ways: Proposed, balances: bool = False) -> float:
         """Add what is laid out in two ways, where that is faster than what is known; the least that this takes."""
         least_ns, best_ns = math.inf, self.best_ns
         for one, other in (ways, ways[::-1]):
             for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
                 margin = self.known.margin(config, one.signatures)
-                if bound_ns >= best_ns or self.mixed.get((config, one, other)) == margin:
+                if bound_ns >= best_ns or self.mixed.get((config, one, other, balances)) == margin:
                     continue  # or nothing else fits than the last time
-                self.mixed[config, one, other] = margin
-                found = mixed_proposal(self.request, self.known, config, one, other, best_ns)
+                self.mixed[config, one, other, balances] = margin
+                found = mixed_proposal(self.request, self.known, config, one, other, best_ns, balances=balances)
                 if found is not None:
                     self.known.proposals.append(found)
                     least_ns = min(least_ns, found.found.step_ns)
         return least_ns
 
-    def propose_mixed_anew(self, boxes: Sequence[Box]) -> None:
-        """Mix all ways that are known once more: plans have shown how much memory there is in truth."""
+    def propose_mixed_anew(self, boxes: Sequence[Box], *, balances: bool = False) -> None:
+        """Mix all ways that are known: plans have shown how much memory there is in truth. Or those that both fit."""
         for box in boxes:
             for one, other in itertools.combinations(box.layouts, 2):
-                self._propose_mixed(box, one, other)
+                self._propose_mixed(box, one, other, balances=balances)
 
     def most_promising(self, boxes: list[Box], latest: Box | None = None) -> Box | None:
         """The box that is thought to take least, or the latest one where that is thought to take hardly more.

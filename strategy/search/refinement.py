@@ -165,7 +165,9 @@ class Refinement:
             most_ns = self.most_ns
             left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done] or self._stalled(most_ns)
             if not left:
-                self.known.complete = not any(box.bound_ns < most_ns for box in self.boxes)
+                below = [box for box in self.boxes if box.bound_ns < most_ns]
+                self.prospects.propose_mixed_anew(below, balances=True)
+                self.known.complete = not below
                 return
             if self.budget.is_over() or (is_enough is not None and is_enough()):
                 self.known.complete = False

@@ -88,3 +88,40 @@ def test_which_of_both_is_first_does_not_matter() -> None:
 )
 def test_no_mix_where_it_gains_nothing(fast: Proposed, light: Proposed) -> None:
     assert found(fast, light) is None
+
+
+def busy(time_ns: int, beside_ns: int, nbytes: int = 10) -> Proposed:
+    """Layers that take so long each way, beside which links are at work for so long."""
+    part = LayerPart(
+        forward_ns=time_ns,
+        backward_ns=2 * time_ns,
+        forward_overlapped_ns=beside_ns,
+        backward_overlapped_ns=2 * beside_ns,
+        static_bytes=nbytes,
+    )
+    return Proposed({}, ModelParts(part, part, part), {}, 1, Seam("alike", "alike"))
+
+
+def balanced(one: Proposed, other: Proposed, most_ns: float, *, balances: bool = True) -> LayoutProposal | None:
+    model = GptConfig(layers=LAYERS, width=8, heads=2, sequence=4, vocabulary=16)
+    on_devices = replace(request(2, Training(global_batch=8), model=model, backend="cuda"), memory_limit_bytes=LIMIT)
+    return mixed_proposal(on_devices, SearchState(), CONFIG, one, other, most_ns, balances=balances)
+
+
+def test_a_mix_keeps_devices_and_links_busy() -> None:
+    computes, sends = busy(1000, 100), busy(700, 1500)
+    found = balanced(computes, sends, math.inf)
+    assert found is not None
+    assert found.mix is not None
+    assert found.mix.share in (Fraction(1, 4), Fraction(1, 2))
+    ends = [balanced(one, one, math.inf) for one in (computes, sends)]
+    assert ends == [None, None], "a way is not mixed with itself"
+    assert balanced(computes, sends, found.found.step_ns) is None, "no better than what there is"
+    assert balanced(computes, sends, math.inf, balances=False) is None, "both fit"
+    heavy = busy(700, 1500, 2 * LIMIT)
+    assert balanced(computes, heavy, math.inf) is None, "no share of it fits"
+
+
+def test_a_mix_that_fills_the_memory_is_found_all_the_same() -> None:
+    fast, light = way(100, 240), way(130, 120)
+    assert balanced(fast, light, math.inf) == balanced(fast, light, math.inf, balances=False) is not None

@@ -16,8 +16,9 @@ from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.crossings import crossings_of
 from strategy.bounds.kept_layers import ways_of
+from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import ADDED, HELD, MESSAGES, SAVED, SUMS, WAITING
+from strategy.bounds.point import ADDED, HELD, MESSAGES, SAVED, SIZE, SUMS, WAITING
 from strategy.bounds.quick_bound import least_work
 from strategy.layout.config import KeptLayers, PlanConfig, Recompute
 from strategy.layout.layout import layer_runs
@@ -30,13 +31,14 @@ from strategy.search.candidate.candidate_solve import solved_as
 from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Proposed, Question, Templates
-from strategy.search.template.layer_mix import LayerMix, mixed_at, mixed_layers, most_between
+from strategy.search.template.layer_mix import LayerMix, mixed_at, mixed_layers, most_between, seam_of
 from strategy.search.template.outer_approximation import OuterApproximation
 from strategy.search.template.stages import between_places, made_up
 from strategy.space.request import Pins, Request
-from strategy.space.short_model import shortened
+from strategy.space.short_model import MIDDLE, shortened
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
+from tests.support.solved_templates import solved_template
 
 GPT = GptConfig(layers=10, width=64, heads=4, sequence=16, vocabulary=96)
 TRAINING = Training(global_batch=16, precision=Precision.BF16)
@@ -165,3 +167,23 @@ def test_no_mix_takes_less_than_the_bound_of_mixes(configs: list[PlanConfig], le
                 assert all(forms.fitting([config]))
                 assert forms.first_bounds_ns([config])[0] <= mix.step_ns
     assert (pairs >= least, partly >= 4) == (True, True), (pairs, partly)
+
+
+def test_single_numbers_are_no_seam() -> None:
+    """Sums of squares may be added up in another layout by every layer; what layers hand on may not."""
+    short, config = shortened(GPT), CONFIGS[0]
+    assert short is not None
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    template = LayerTemplate.of(asked, short, config, UNLIMITED)
+    graph, stages = template.space.graph, template.space.stages
+    signatures = solved_template(template, config, np.ones(SIZE)).signatures
+    seam, seen = seam_of(graph, stages, signatures), Counter[str]()
+    for op in (op for op in graph.ops if op.layer == MIDDLE):
+        outside = [name for name in op.outputs if any(one.layer != MIDDLE for one in graph.consumers[name])]
+        others = [one for one in template.space.options(op) if one.outputs != signatures[op.name].outputs]
+        if not outside or not others:
+            continue
+        meets = seam_of(graph, stages, {**signatures, op.name: others[0]}).meets(seam, alike=True)
+        assert meets == all(graph.values[name].spec.size == 1 for name in outside), op.name
+        seen["numbers" if meets else "tensors"] += 1
+    assert min(seen["numbers"], seen["tensors"]) >= 1, seen
