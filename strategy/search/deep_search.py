@@ -185,6 +185,8 @@ def _look_for_more(
         most = last.at_most(_less(rest, _leading_s(request, known)).left_s())
         refinement.go_on(most.share(RETURN_SHARE) if known.refused and more else most)
         found = list(_plans(request, known, simulate, 1, rest, far=0.0))
+        if known.is_hopeful and not found:
+            refinement.balance()
         known.is_hopeful |= not found
         plans.extend(found)
     if not plans:

@@ -137,6 +137,9 @@ class MixedRefinement:
                     box.is_proposed = False
         self.run(near=near, is_enough=is_enough)
 
+    def balance(self) -> None:
+        """Nothing is mixed where stages are unlike."""
+
     def meanwhile(self, work: Callable[[], None], budget: Budget, about_s: float) -> None:
         """Do something else; nothing is done beside it."""
         self.budget = budget

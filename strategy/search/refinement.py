@@ -29,12 +29,7 @@ from strategy.bounds.closed_forms import all_of_micro_batch, is_shared, plain
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.least_work import LeastWork
-from strategy.bounds.point import (
-    SAVED,
-    SIZE,
-    WAITING,
-    FloatArray,
-)
+from strategy.bounds.point import SAVED, SIZE, WAITING, FloatArray
 from strategy.bounds.template_cut import TemplateName, of_tensor_axis, on_tensor_axis, restricted
 from strategy.layout.config import PlanConfig
 from strategy.models import Model
@@ -165,9 +160,7 @@ class Refinement:
             most_ns = self.most_ns
             left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done] or self._stalled(most_ns)
             if not left:
-                below = [box for box in self.boxes if box.bound_ns < most_ns]
-                self.prospects.propose_mixed_anew(below, balances=True)
-                self.known.complete = not below
+                self.known.complete = not any(box.bound_ns < most_ns for box in self.boxes)
                 return
             if self.budget.is_over() or (is_enough is not None and is_enough()):
                 self.known.complete = False
@@ -250,6 +243,11 @@ class Refinement:
         with self._whole():
             self._ask_anew()
         self.run(near=near, is_enough=is_enough)
+
+    def balance(self) -> None:
+        """Mix ways that both fit, of all that may be better: where nothing else is left to plan."""
+        below = [box for box in self.boxes if box.bound_ns < self.most_ns]
+        self.prospects.propose_mixed_anew(below, balances=True)
 
     def _ask_anew(self) -> None:
         if self.known.margins:
