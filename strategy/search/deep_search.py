@@ -72,6 +72,8 @@ FOR_PROOF = 0.02
 """By this part what is proved may be slower: less than what objectives and simulations differ by (3 % at worst)."""
 ROOM = 0.08
 """Share of the memory that a proposal leaves free which is as good as certain to fit."""
+LAST_CHANCES = 6
+"""Plans for which there is time yet, where one did not fit, before it is time for one that is sure to."""
 SURE = 0.15
 """By this part what holds less may take longer, to be planned in place of what leads where there is time for one."""
 
@@ -291,8 +293,9 @@ def _plans(
 
 
 def _is_last_chance(request: Request, known: SearchState, leading: LayoutProposal, budget: Budget) -> bool:
-    """Whether no other plan could be made after this one."""
-    return budget.left_s() < 2 * known.pace * _planning_s(request, leading)
+    """Whether no other plan could be made after this one; where one did not fit, as may be so again, nor some more."""
+    chances = LAST_CHANCES if known.refused else 2
+    return budget.left_s() < chances * known.pace * _planning_s(request, leading)
 
 
 def _surest(request: Request, known: SearchState, leading: LayoutProposal, budget: Budget) -> LayoutProposal:

@@ -457,7 +457,7 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
     seconds = {"fast": 600.0, "slow": 1.0, "slowest": 2.0}
 
     class Config(str):
-        schedule, pp = Schedule.ONE_F_ONE_B, 2
+        schedule, pp, zero_stage = Schedule.ONE_F_ONE_B, 2, 0
 
     tried: dict[str, float] = {}
     known = SimpleNamespace(
@@ -466,9 +466,10 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
         pace=1.0,
         paces=[],
         planned_ns=math.inf,
+        refused=False,
         doubt=math.inf,
         likely_ns=lambda one: one.found.step_ns,
-        margins={(Schedule.ONE_F_ONE_B, True): 1.0},
+        margins={(Schedule.ONE_F_ONE_B, True, False): 1.0},
         untried=lambda _: [
             SimpleNamespace(name=name, found=SimpleNamespace(config=Config(name), step_ns=1))
             for name in seconds
@@ -559,7 +560,8 @@ def test_what_a_plan_holds_counts_for_its_own_configuration_first() -> None:
     known.learn(proposal(alike), 104)
     known.learn(proposal(ours), 90)
     assert [known.margin(one) for one in (ours, alike, replace(ours, dp=8))] == [0.92, 1.04, 1.04]
-    assert known.margin(other) == usual_margin(other)
+    gathering = replace(alike, zero_stage=3)
+    assert [known.margin(one) for one in (other, gathering)] == [usual_margin(one) for one in (other, gathering)]
 
 
 def test_blocks_of_short_pipelines_and_of_several_laps_lie_apart() -> None:
@@ -569,6 +571,13 @@ def test_blocks_of_short_pipelines_and_of_several_laps_lie_apart() -> None:
     alone, short, long = (usual(Schedule.ONE_F_ONE_B, pp) for pp in (1, 2, 32))
     assert (alone, short) == (1.0, 1.0)
     assert long < usual(Schedule.INTERLEAVED, 32, 2) < alone < usual(Schedule.ZBV, 2, 2)
+
+
+@pytest.mark.parametrize(("pp", "zero_stage", "more"), [(1, 3, 0.0), (4, 2, 0.0), (4, 3, 0.07)])
+def test_what_pipelines_gather_in_every_micro_batch_lies_apart(pp: int, zero_stage: int, more: float) -> None:
+    config = PlanConfig(4, 2, pp, 1, 16, Schedule.ONE_F_ONE_B)
+    gathering = replace(config, zero_stage=zero_stage)
+    assert usual_margin(gathering) == pytest.approx(usual_margin(config) + more)
 
 
 def test_what_a_plan_of_one_pipeline_holds_counts_for_others_beside_what_is_usual() -> None:
@@ -656,6 +665,11 @@ def test_where_there_is_time_for_one_plan_it_is_of_what_holds_less_and_is_hardly
     request, known = asked(limit=200), SearchState([leading, roomy, light])
     assert module._is_last_chance(request, known, leading, Budget.of(0.0))
     assert not module._is_last_chance(request, known, leading, Budget.of(3600.0))
+    some_s = 4 * module._planning_s(request, leading)
+    assert not module._is_last_chance(request, known, leading, Budget.of(some_s))
+    known.refused = True
+    assert module._is_last_chance(request, known, leading, Budget.of(some_s)), "what is tried may not fit again"
+    known.refused = False
     assert module._surest(request, known, leading, Budget.of(3600.0)) is roomy
     assert module._surest(request, known, leading, Budget.of(0.0)) is leading
     known.tried[roomy.found.config] = 110
