@@ -29,7 +29,7 @@ TELLING, SPREADS, CLOSE = 3, 3.0, 5e-3
 """So many plans tell how far simulations are off from objectives: what plans differ in, so many times, and a little."""
 GATHERED = 0.07
 """By so much a pipeline's blocks lie further apart whose parameters are gathered, and gradients exchanged, in every
-micro-batch: five plans held 1.05 to 1.15 of what others do."""
+micro-batch: plans held 1.05 to 1.17 of what others do."""
 HeldAlike = tuple[Schedule, bool, bool]
 """What configurations hold micro-batches alike: their schedule, whether they have a pipeline, and gather parameters."""
 
