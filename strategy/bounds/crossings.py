@@ -23,6 +23,7 @@ from strategy.layout.schedule import Schedule, at_position
 from strategy.space.axis_orders import placements_of
 
 NEAR_KIND, FAR_KIND, UNCOUNTED = range(3)
+"""How a pair of stages lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,6 @@ class Crossings:
         return self.onward[here] if there == (here + 1) % len(self.onward) else self.back[there]
 
 
-ALL_NEAR = Crossings(None, (NEAR_KIND,) * 2, (NEAR_KIND,) * 2)
-"""Of two stages."""
-
-
 def crossings_of(cluster: Cluster, config: PlanConfig) -> Crossings:
     """How the stages of a configuration lie on a cluster."""
     mesh = PlanConfig(config.dp, config.tp, config.pp, 1, 1, Schedule.ONE_F_ONE_B, config.cp, config.ep)
@@ -65,16 +62,13 @@ def _known_crossings(cluster: Cluster, config: PlanConfig) -> Crossings:
     if count == 1:
         return Crossings(None, (UNCOUNTED,), (UNCOUNTED,))
     next_to = [(stage, (stage + 1) % count) for stage in range(count)]
-    onward, back = ([by_node(cluster, stages[i], stages[j]) for i, j in each] for each in (next_to, _turned(next_to)))
+    onward = [by_node(cluster, stages[here], stages[there]) for here, there in next_to]
+    back = [by_node(cluster, stages[there], stages[here]) for here, there in next_to]
     near = onward[0]
     far = next((pair for pair, nodes in zip(next_to[:-1], onward, strict=False) if nodes != near), None)
     priced = {near: NEAR_KIND} if far is None else {onward[far[0]]: FAR_KIND, near: NEAR_KIND}
     each = (tuple(priced.get(nodes, UNCOUNTED) for nodes in pairs) for pairs in (onward, back))
     return Crossings(far, *each)
-
-
-def _turned(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(there, here) for here, there in pairs]
 
 
 @lru_cache(maxsize=1 << 12)

@@ -224,7 +224,7 @@ def _handed(graph: Graph, between: _Between) -> Mapping[str, Handed]:
     found = {
         name: Handed(tuple(op.name for op in ops), end, 1 - end, ((unit(TIED.start + end), between.ends),))
         for end in range(2)
-        for name, ops in tied_values(graph, end, 1 - end)
+        for name, ops in tied_values(graph, end)
     }
     for name, value in graph.values.items():
         producer = graph.producer.get(name)

@@ -296,9 +296,6 @@ def least_adding(work: LeastWork, config: PlanConfig) -> LeastAdding | None:
     return LeastAdding(whole_ns * shy, max(saved), total * shy, nbytes, rate if math.isfinite(rate) else 0.0)
 
 
-LEVELS = ("intra", "inter")
-
-
 def least_messages_ns(work: LeastWork, config: PlanConfig) -> tuple[int, int]:
     """Of what a layer hands on to the next, from stage to stage, near and far: an even part, in one message."""
     if config.pp == 1 or work.unusual:
@@ -306,14 +303,16 @@ def least_messages_ns(work: LeastWork, config: PlanConfig) -> tuple[int, int]:
     handed_on = handed_on_by_layer(work.graph(config.recompute))
     nbytes = handed_on.nbytes if handed_on is not None else 0
     each = nbytes * config.micro_batch // (config.tp * config.cp)
-    level = {name: int(1e9 * work.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, name))) for name in LEVELS}
+    intra_ns, inter_ns = (
+        int(1e9 * work.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level))) for level in ("intra", "inter")
+    )
     cluster, far = work.cost.cluster, crossings_of(work.cost.cluster, config).far
     nodes = ranks_of(config).reshape(config.pp, -1) // cluster.devices_per_node
 
     def least_ns(here: int, there: int) -> int:
-        share = np.intersect1d(nodes[here], nodes[there]).size > 0
-        several = len(np.union1d(nodes[here], nodes[there])) > 1
-        return min(level[name] for name, may in zip(LEVELS, (share, several), strict=True) if may)
+        if np.intersect1d(nodes[here], nodes[there]).size == 0:
+            return inter_ns
+        return intra_ns if len(np.union1d(nodes[here], nodes[there])) == 1 else min(intra_ns, inter_ns)
 
     return least_ns(0, 1), 0 if far is None else least_ns(*far)
 

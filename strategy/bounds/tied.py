@@ -47,13 +47,10 @@ def ends_of(config: PlanConfig) -> tuple[int, int]:
     return first, last
 
 
-def tied_values(graph: Graph, source: int, target: int) -> Iterator[tuple[str, list[Op]]]:
-    """What one end of a short model has once per step, and the ops of the other that read it.
-
-    0 is the first end, 1 the last.
-    """
+def tied_values(graph: Graph, end: int) -> Iterator[tuple[str, list[Op]]]:
+    """What the first end (0) of a short model or the last (1) has once per step, and the other's ops that read it."""
     part_of = places_of(graph)
-    here, there = (end * (LAYERS - 1) for end in (source, target))
+    here, there = end * (LAYERS - 1), (1 - end) * (LAYERS - 1)
     for name, value in graph.values.items():
         decider = deciding_op(graph, name)
         if value.rate is Rate.MICRO_BATCH or decider is None or part_of[decider.name] != here:

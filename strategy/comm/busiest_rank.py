@@ -189,7 +189,6 @@ def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=1 << 16)
-@lru_cache(maxsize=1 << 16)
 def _sides(source: NdSbp, step: BoxingStep) -> _Sides:
     sides = [tuple(layout[axis] for axis in step.axes) for layout in (source, step.target)]
     split = {sbp.dim for side in sides for sbp in side if isinstance(sbp, Split)}

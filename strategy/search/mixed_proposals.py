@@ -15,10 +15,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from strategy.layout.config import PlanConfig
+from strategy.layout.step_times import steps_ns
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
 from strategy.search.template.layer_mix import LayerMix, mixes_at, most_between
-from strategy.search.template.stages import between_places, made_up, steps_of
+from strategy.search.template.stages import between_places, made_up, times_made_up
 from strategy.space.request import Request
 
 MOST_SHARES = 32
@@ -62,10 +63,11 @@ def mixed_proposal(
     def fits(numerator: int) -> bool:
         return known.fits(request, of(numerator))
 
-    steps_ns = steps_of(each, shares, config, between_ns, overlap, one.tied)
-    fast, light = sorted((0, count), key=lambda numerator: steps_ns[numerator])
-    fastest = int(steps_ns.argmin())
-    if steps_ns[fastest] >= most_ns:
+    times = times_made_up(each, shares, config, between_ns, overlap, one.tied)
+    takes_ns = steps_ns(config.schedule, config.num_micro_batches, times)
+    fast, light = sorted((0, count), key=lambda numerator: takes_ns[numerator])
+    fastest = int(takes_ns.argmin())
+    if takes_ns[fastest] >= most_ns:
         return None
     if balances and fastest not in (0, count) and fits(fastest):
         return of(fastest)
@@ -75,4 +77,4 @@ def mixed_proposal(
     while abs(outside - inside) > 1:
         middle = (outside + inside) // 2
         inside, outside = (middle, outside) if fits(middle) else (inside, middle)
-    return None if inside == light or steps_ns[inside] >= most_ns else of(inside)
+    return None if inside == light or takes_ns[inside] >= most_ns else of(inside)

@@ -20,7 +20,7 @@ from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Home, home_of
 from strategy.layout.schedule import at_position
-from strategy.layout.step_times import Overlap, StepTimes, step_ns, steps_ns
+from strategy.layout.step_times import Overlap, StepTimes, step_ns
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
@@ -73,26 +73,14 @@ def made_up(
     tied: TiedMessages = NOT_TIED,
 ) -> Pipelined:
     """The same of any parts, in their order along the layers, of which so many are `where`: (stages, laps, parts)."""
-    times = _times(each, where, config, between_ns, overlap, tied)
+    times = times_made_up(each, where, config, between_ns, overlap, tied)
     total_ns = step_ns(config.schedule, config.num_micro_batches, times)
     device = tuple(peak_bytes(each, config, stage, laps) for stage, laps in enumerate(where))
     host = tuple(int(laps.sum(0) @ [part.host_bytes for part in each]) for laps in where)
     return Pipelined(config, total_ns, device, host)
 
 
-def steps_of(
-    each: Sequence[LayerPart],
-    where: IntArray,
-    config: PlanConfig,
-    between_ns: tuple[IntArray | int, IntArray | int],
-    overlap: Overlap,
-    tied: TiedMessages = NOT_TIED,
-) -> IntArray:
-    """(cases,): the nanoseconds of many steps, of which so many parts are `where`: (cases, stages, laps, parts)."""
-    return steps_ns(config.schedule, config.num_micro_batches, _times(each, where, config, between_ns, overlap, tied))
-
-
-def _times(
+def times_made_up(
     each: Sequence[LayerPart],
     where: IntArray,
     config: PlanConfig,
@@ -100,6 +88,7 @@ def _times(
     overlap: Overlap,
     tied: TiedMessages,
 ) -> StepTimes:
+    """What the stages do then; of many cases, where so many parts are `where`: (cases, stages, laps, parts)."""
     times = {name: np.array([getattr(part, name) for part in each], np.int64) for name in PASSES}
     return tied.beside(times_of(where, times, between_ns, overlap), config)
 

@@ -27,17 +27,13 @@ def tied_messages(
     if len(placements) < 2:
         return NOT_TIED
     converter = Converter(cost, (placements[0], placements[-1]))
-    return TiedMessages(
-        _crossing_ns(space, signatures, converter, 0, 1), _crossing_ns(space, signatures, converter, 1, 0)
-    )
+    return TiedMessages(*(_crossing_ns(space, signatures, converter, end) for end in range(2)))
 
 
-def _crossing_ns(
-    space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter, source: int, target: int
-) -> int:
+def _crossing_ns(space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter, end: int) -> int:
     """Of what one end of the model has once per step, and the other reads: 0 is the first stage, 1 the last."""
     graph, total = space.graph, 0.0
-    for name, readers in tied_values(graph, source, target):
+    for name, readers in tied_values(graph, end):
         wanted = dict.fromkeys(
             layout
             for op in readers
@@ -48,5 +44,5 @@ def _crossing_ns(
         if home is not None:
             for layout in wanted:
                 spec = graph.values[name].spec
-                total += sum(converter.prices_ns(spec, Home(source, home.layout), target, layout))
+                total += sum(converter.prices_ns(spec, Home(end, home.layout), 1 - end, layout))
     return int(total)

@@ -10,7 +10,7 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
-from strategy.bounds.crossings import ALL_NEAR, crossings_of
+from strategy.bounds.crossings import FAR_KIND, NEAR_KIND, Crossings, crossings_of
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows, stage_rows
@@ -343,8 +343,8 @@ def test_paths_are_known_of_configurations_that_overlap_alike() -> None:
     """Where more links are shared, a path of the same times passes something else."""
     config, known = PlanConfig(2, 2, 2, 1, 4, Schedule.ONE_F_ONE_B), KnownPaths()
     one, other = (Overlap(allowed=True, shared_ticks=ticks) for ticks in (0, 512))
-    far = replace(ALL_NEAR, onward=(1, 1))
-    known.take(config, one, ALL_NEAR, [(Path((0,), exact=True), np.ones(2))])
-    assert len(known.of(config, one, ALL_NEAR)) == 1
-    assert not known.of(config, other, ALL_NEAR)
+    near, far = (Crossings(None, (kind, kind), (kind, kind)) for kind in (NEAR_KIND, FAR_KIND))
+    known.take(config, one, near, [(Path((0,), exact=True), np.ones(2))])
+    assert len(known.of(config, one, near)) == 1
+    assert not known.of(config, other, near)
     assert not known.of(config, one, far)
