@@ -33,14 +33,14 @@ from strategy.space.problem_builder import Weighing
 from strategy.space.request import Pins
 from strategy.space.trainer_space import TargetTrainer
 
-VERSION = 11
+VERSION = 12
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}
 """Words of a configuration."""
 PINNED = {
     **dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages"), int),
     **dict.fromkeys(("zero_stage", "zero_group", "zero_min_size"), int),
     **{"schedule": Schedule, "recompute": Recompute, "context": Context, "order": tuple, "trainer": TargetTrainer},
-    "kept_layers": KeptLayers,
+    **{"kept_layers": KeptLayers, "offload": Offload},
     "fit_probability": float,
 }
 """What may be pinned of a space that there is a certificate of, with its type."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from strategy.bounds.chunk_states import fullest_counts
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.kept_layers import may_keep_layers
+from strategy.bounds.least_bytes import LeastBytes
+from strategy.bounds.least_copies import least_copies_ns
 from strategy.bounds.least_dispatch import least_dispatch_ns
 from strategy.bounds.least_exchange import (
     LeastAdding,
@@ -21,12 +23,13 @@ from strategy.bounds.least_exchange import (
     least_step_exchange,
 )
 from strategy.bounds.least_steps import least_steps_ns
-from strategy.bounds.least_work import NEGLIGIBLE, LeastBytes, LeastSeconds, LeastWork
+from strategy.bounds.least_work import NEGLIGIBLE, LeastSeconds, LeastWork
 from strategy.bounds.pipeline_parts import FIRST, LAST
 from strategy.bounds.point import (
     FAR,
     HELD,
     MICRO,
+    MICRO_COPIED,
     MICRO_OVERLAPPED,
     MICRO_WAITED,
     NEAR,
@@ -39,7 +42,8 @@ from strategy.bounds.point import (
     FloatArray,
     time_at,
 )
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.hardware.cluster import host_memory_bytes
+from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import TICKS, Overlap
 from strategy.space.request import Request
@@ -80,8 +84,7 @@ class ClosedForms:
     def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
         """What a layer leaves at least, whether it computes again or keeps all."""
         again, kept = (self.work.bytes_of_layer(one) for one in (config, config.keeping_everything))
-        fields = ("held", "used", "sums", "saved")
-        return LeastBytes(*(min(getattr(again, name), getattr(kept, name)) for name in fields))
+        return LeastBytes(*(min(getattr(again, one.name), getattr(kept, one.name)) for one in fields(LeastBytes)))
 
     def work_bounds_ns(self, configs: Sequence[PlanConfig]) -> list[int]:
         """Of a step of each, by the least work alone."""
@@ -102,7 +105,8 @@ class ClosedForms:
             if key not in known:
                 known[key] = self.exchange_ns(config) if exchanges else 0, self.following_ns(config)
             exchange_ns, layers_ns = known[key]
-            beside_ns.append(config.num_micro_batches * exchange_ns // config.pp)
+            most_ns = max(exchange_ns, self.copies_ns(config))
+            beside_ns.append(config.num_micro_batches * most_ns // config.pp)
             following_ns.append(layers_ns + more_ns + slowed * exchange_ns // TICKS)
         return list(map(max, least_steps_ns(self.work, timed, following_ns), beside_ns))
 
@@ -116,9 +120,17 @@ class ClosedForms:
         return max(run * (held * least.held + sums * least.sums + saved * least.saved) for held, sums, saved in counts)
 
     def fitting(self, configs: Sequence[PlanConfig]) -> list[bool]:
-        """Whether the layers of the first stage may fit at all, of configurations that differ in schedule alone."""
+        """Whether the layers of the first stage may fit at all, of configurations that differ in schedule alone.
+
+        On the device, and on its host what waits there.
+        """
         least, limit = self.bytes_of_layer(configs[0]), self.request.memory_limit_bytes
-        return [self.least_bytes(config, least) <= limit for config in configs]
+        there = host_memory_bytes(self.request.cost.cluster)
+        on_host = replace(least, held=least.on_host, sums=0.0, saved=least.waiting)
+        fits = [self.least_bytes(config, least) <= limit for config in configs]
+        if configs[0].offload is Offload.NONE:
+            return fits
+        return [fit and self.least_bytes(config, on_host) <= there for fit, config in zip(fits, configs, strict=True)]
 
     def following_ns(self, config: PlanConfig) -> int:
         """What follows samples takes at least; computing again what is laid out alike adds its own work, and exchanges.
@@ -172,6 +184,10 @@ class ClosedForms:
             self._exchange_ns[key] = self.request.model.layers * least_exchange_ns(self.work, config)
         return self._exchange_ns[key]
 
+    def copies_ns(self, config: PlanConfig) -> int:
+        """What moves between devices and hosts beside all layers at least, in a micro-batch."""
+        return self.request.model.layers * least_copies_ns(self.work, config)
+
     def of_way(self, way: PlanConfig) -> tuple[FloatArray, list[Inequality]]:
         """`least` and `inequalities`: once for all that differ in schedule alone."""
         key = way.in_form(Schedule.ONE_F_ONE_B, 1, ()), self.layers_ns.get(on_axes(way))
@@ -201,11 +217,13 @@ class ClosedForms:
             *_of_adding(least, adding),
             Inequality(all_of_micro_batch(layers), all_ns),
         ]
-        beside_ns = self.exchange_ns(config)
-        if beside_ns:
-            found.append(Inequality(all_overlapped_in_micro_batch(layers), beside_ns))
+        for part, beside_ns in ((MICRO_OVERLAPPED, self.exchange_ns(config)), (MICRO_COPIED, self.copies_ns(config))):
+            if beside_ns:
+                found.append(Inequality(all_in_micro_batch(layers, part), beside_ns))
         if adding is not None:
-            weights = all_of_micro_batch(layers) + adding.overlapped_per_ns * all_overlapped_in_micro_batch(layers)
+            weights = all_of_micro_batch(layers) + adding.overlapped_per_ns * all_in_micro_batch(
+                layers, MICRO_OVERLAPPED
+            )
             found.append(Inequality(weights, all_ns + layers * adding.ns))
         return found
 
@@ -251,10 +269,10 @@ def all_of_micro_batch(layers: int) -> FloatArray:
     return weights
 
 
-def all_overlapped_in_micro_batch(layers: int) -> FloatArray:
-    """(SIZE,): the weights of all that goes on beside a micro-batch."""
+def all_in_micro_batch(layers: int, passes: slice) -> FloatArray:
+    """(SIZE,): the weights of all that there is of some passes of all layers."""
     weights = np.zeros(SIZE)
-    weights[MICRO_OVERLAPPED] = np.tile([1.0, layers - 2, 1.0], 3)
+    weights[passes] = np.tile([1.0, layers - 2, 1.0], 3)
     return weights
 
 
@@ -263,6 +281,7 @@ def plain(config: PlanConfig) -> PlanConfig:
     return replace(
         config,
         recompute=Recompute.NONE,
+        offload=Offload.NONE,
         num_micro_batches=1,
         pp=1,
         virtual_stages=1,

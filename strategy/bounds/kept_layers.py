@@ -20,9 +20,12 @@ def may_keep_layers(request: Request, config: PlanConfig) -> bool:
     """Whether layers that are alike may differ in what they compute again.
 
     Where nothing is pinned they may on a single stage, which no other split of the layers fills. Not where a trainer is
-    written for, which cannot be told of single layers, nor where nodes are of several types.
+    written for, which cannot be told of single layers, nor where nodes are of several types, nor where activations wait
+    on the host, which those that are computed again need not.
     """
     pins = request.pins
+    if config.offload.of_activations:
+        return False
     if pins.kept_layers is not None:
         return pins.kept_layers is KeptLayers.ANY
     is_free = pins.recompute is None and not pins.recompute_values and pins.trainer is None

@@ -47,7 +47,7 @@ from strategy.layout.gradient_exchange import exchanged
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.parameter_gathers import of_parameters
-from strategy.layout.step_times import OVERLAPPED, WAITED
+from strategy.layout.step_times import COPIED, OVERLAPPED, WAITED
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.sbp.placement import Space
@@ -173,6 +173,7 @@ _PUT_OFF = {
     "backward_ns": "weight_ns",
     OVERLAPPED["backward_ns"]: OVERLAPPED["weight_ns"],
     WAITED["backward_ns"]: WAITED["weight_ns"],
+    COPIED["backward_ns"]: COPIED["weight_ns"],
 }
 """Where gradients of weights count that are a pass of their own."""
 

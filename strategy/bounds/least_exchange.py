@@ -276,7 +276,7 @@ def least_adding(work: LeastWork, config: PlanConfig) -> LeastAdding | None:
         ops = [graph.by_name[name] for name in names]
 
         def adding_ns(among: int, ops: Sequence[Op] = ops) -> float:
-            return sum(work.evenly_s(graph, op, among) for op in ops) * 1e9
+            return sum(work.even_op(graph, op).seconds(among) for op in ops) * 1e9
 
         parts_ns, all_ns = adding_ns(parts * config.dp), adding_ns(parts)
         more_ns, ways = max(all_ns - parts_ns, 0.0), list[tuple[float, float]]()

@@ -24,21 +24,24 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.units import to_ns
+from strategy.bounds.least_bytes import LayerSizes, LeastBytes, sizes_of_layer
 from strategy.cost.cost import CostModel, op_features
 from strategy.cost.measurement import Features
-from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
+from strategy.graph.graph import Graph, Op, Phase, act_rate
 from strategy.graph.signature import op_signatures
 from strategy.graph.weight_gradients import weight_gradients
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.arrangement import act_kind
+from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.layout.convert import Converter
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from strategy.sbp.placement import Placement, Space
+from strategy.program.program import ActKind
+from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import Rate
 from strategy.space.rules import beside_experts, following_samples
-from strategy.space.short_model import LAYERS, MIDDLE, multiplicities, places_of, shortened
+from strategy.space.short_model import LAYERS, multiplicities, places_of, shortened
 
 LOOKED_AT = 2**14
 """Ranks among which every way to cut a product is looked at; among more, its shape is taken to lose nothing."""
@@ -55,8 +58,8 @@ NEGLIGIBLE = 1e-9
 IntArray = npt.NDArray[np.int64]
 T = TypeVar("T")
 Three = tuple[float, float, float]
-_Kind = tuple[Recompute, bool]
-"""What is computed again, and whether gradients of several micro-batches are added up."""
+_Kind = tuple[Recompute, bool, Offload]
+"""What is computed again, whether gradients of several micro-batches are added up, and what waits on the host."""
 
 _Key = tuple[_Kind, int, int, int, int, int]
 """Of a configuration: that, its micro-batch, and the degrees that matter."""
@@ -88,37 +91,6 @@ class LeastSeconds:
         """Of a micro-batch: ahead of all layers, in them, behind them."""
         ahead, within, behind = map(sum, zip(self.forward_s, self.backward_s, self.weight_s, strict=True))
         return ahead, within, behind
-
-
-@dataclass(frozen=True, slots=True)
-class LeastBytes:
-    """Of one layer on its fullest rank.
-
-    Attributes:
-        held: for the whole step.
-        used: of that, what samples are multiplied with.
-        sums: of gradients, from the first backward pass on.
-        saved: by a micro-batch, from its forward pass to its backward pass.
-    """
-
-    held: float
-    used: float
-    sums: float
-    saved: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Bytes of one layer, unsplit: held, those of it that samples are multiplied with, sums; saved per sample.
-
-    Those beside `experts` are not `used`.
-    """
-
-    held: int
-    used: int
-    experts: int
-    sums: int
-    saved: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,14 +131,14 @@ class _Item:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Even:
+class EvenOp:
     """An op, and the seconds of a part of it: some whatever its size, the others shared out."""
 
     whole: Features
     each_s: float
     shared_s: float
 
-    def seconds(self, parts: int) -> float:
+    def seconds(self, parts: float) -> float:
         """Of one of so many even parts."""
         return self.each_s + self.shared_s / parts
 
@@ -186,17 +158,19 @@ class LeastWork:
     known: dict[_Key, LeastSeconds] = field(default_factory=dict)
     layers_ns: dict[_Key, IntArray] = field(default_factory=dict)
     items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
-    scaled: dict[tuple[_Kind, int, int], _Even] = field(default_factory=dict)
+    scaled: dict[tuple[_Kind, int, int], EvenOp] = field(default_factory=dict)
     least: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
     groups: dict[_Kind, tuple[tuple[_Item, tuple[int, ...]], ...]] = field(default_factory=dict)
     parts: dict[tuple[Features, int], float] = field(default_factory=dict)
-    sizes: dict[Recompute, _Sizes] = field(default_factory=dict)
+    sizes: dict[tuple[Recompute, Offload], LayerSizes] = field(default_factory=dict)
     converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
     """Of meshes that were asked about."""
     exchanges: dict[tuple[Recompute, bool], Any] = field(default_factory=dict)
     """What a layer exchanges, see `least_exchange`."""
     dispatches: dict[Recompute, Any] = field(default_factory=dict)
     """What it exchanges with experts, see `least_dispatch`."""
+    copies: dict[Recompute, tuple[tuple[EvenOp, EvenOp], ...]] = field(default_factory=dict)
+    """What moves between a device and its host, see `least_copies`."""
 
     def seconds(self, config: PlanConfig) -> LeastSeconds:
         """The least seconds of the busiest rank of any stage, as if it were all stages."""
@@ -276,36 +250,26 @@ class LeastWork:
 
     def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
         """What a layer leaves on its fullest rank at least."""
-        sizes, parts = self._sizes(config.recompute), config.tp * config.cp
-        used, experts = (0, 0) if config.zero_stage == 3 or self.unusual else (sizes.used, sizes.experts)
-        # along a context axis beside a data axis parameters are as along that
-        whole = (used + experts / config.ep) / (config.tp if config.mesh[config.data_axis] > 1 else parts)
-        return LeastBytes(
-            whole + (sizes.held - used - experts) / (parts * config.shards),
-            whole,
-            sizes.sums / (parts * config.shards),
-            sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)),
-        )
+        key = config.recompute, config.offload
+        if key not in self.sizes:
+            is_short = shortened(self.model) is not None
+            self.sizes[key] = sizes_of_layer(self.graph(*key)) if is_short else LayerSizes()
+        return self.sizes[key].on(config, unusual=self.unusual)
 
-    def graph(self, recompute: Recompute) -> Graph:
+    def graph(self, recompute: Recompute, offload: Offload = Offload.NONE) -> Graph:
         """Of one rank that trains alone, a short model where there is one, with one sample in each micro-batch."""
-        return _alone(self.model, self.training, recompute, 1)
+        return _alone(self.model, self.training, recompute, 1, offload=offload)
 
-    def graphs(self, recompute: Recompute) -> tuple[Graph, Graph]:
+    def graphs(self, recompute: Recompute, offload: Offload = Offload.NONE) -> tuple[Graph, Graph]:
         """The same with one sample in each micro-batch, and with two."""
-        return self.graph(recompute), _alone(self.model, self.training, recompute, 2)
+        one, two = (_alone(self.model, self.training, recompute, samples, offload=offload) for samples in (1, 2))
+        return one, two
 
-    def evenly_s(self, graph: Graph, op: Op, parts: int) -> float:
-        """Seconds of an even part of an op of a graph without parallelism, as if it lost nothing by its shape."""
-        return self._evenly(_whole(graph, op)).seconds(parts)
+    def even_op(self, graph: Graph, op: Op) -> EvenOp:
+        """An op of a graph without parallelism, as if it lost nothing by its shape where it is shared out."""
+        return self._evenly(_whole(graph, op))
 
-    def _sizes(self, recompute: Recompute) -> _Sizes:
-        if recompute not in self.sizes:
-            short = shortened(self.model) is not None
-            self.sizes[recompute] = _sizes(self.graph(recompute)) if short else _Sizes(0, 0, 0, 0, 0)
-        return self.sizes[recompute]
-
-    def _scaled(self, kind: _Kind, i: int, samples: int) -> _Even:
+    def _scaled(self, kind: _Kind, i: int, samples: int) -> EvenOp:
         """What the i-th op does with so many samples."""
         key = kind, i, samples
         if key not in self.scaled:
@@ -330,7 +294,7 @@ class LeastWork:
             self.least[key] = self._least_of(self._scaled(kind, i, samples), parts)
         return self.least[key]
 
-    def _least_of(self, even: _Even, parts: int) -> float:
+    def _least_of(self, even: EvenOp, parts: int) -> float:
         if not self._is_looked_up(even.whole, parts):
             return even.seconds(parts)
         key = even.whole, parts
@@ -360,23 +324,24 @@ class LeastWork:
             self.groups[kind] = tuple((self.items[kind][i], (i, *more)) for i, *more in found.values())
         return self.groups[kind]
 
-    def _evenly(self, whole: Features) -> _Even:
+    def _evenly(self, whole: Features) -> EvenOp:
         """An op whose even parts lose nothing by their shape."""
         found = self.cost.least_of(whole)
         shared_s = found.s_per_flop * whole.flop + found.s_per_byte * whole.nbytes
-        return _Even(whole, found.fixed_s + self.cost.act_overhead_s, shared_s)
+        return EvenOp(whole, found.fixed_s + self.cost.act_overhead_s, shared_s)
 
 
 def key_of(config: PlanConfig) -> _Key:
     """What the least seconds of a configuration depend on."""
-    kind = config.recompute, config.num_micro_batches > 1
+    on_host = Offload.OPTIMIZER if config.offload.of_optimizer else Offload.NONE
+    kind = config.recompute, config.num_micro_batches > 1, on_host
     return kind, config.micro_batch, config.tp * config.cp, config.dp, config.ep, config.shards
 
 
 def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> tuple[_Item, ...]:
     """The ops of a model, alike ones together, without parallelism."""
-    recompute, several = kind
-    graphs = [_alone(model, training, recompute, samples, several=several) for samples in (1, 2)]
+    recompute, several, offload = kind
+    graphs = [_alone(model, training, recompute, samples, several=several, offload=offload) for samples in (1, 2)]
     counts = multiplicities(graphs[0], model.layers) if shortened(model) is not None else {}
     apart = weight_gradients(graphs[0])
     follow, beside = following_samples(graphs[1], 2), beside_experts(graphs[1])
@@ -385,6 +350,8 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     for op in graphs[0].ops:
         if op.name not in graphs[1].by_name:
             continue  # what a single sample needs no sum over samples for: others have an op in its place
+        if act_kind(op) is ActKind.COPY:
+            continue  # it goes on beside all this (`least_copies`)
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
         if act_rate(graphs[0], op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE:
@@ -397,39 +364,18 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     return tuple(_Item(*key, count) for key, count in found.items())
 
 
-def _sizes(graph: Graph) -> _Sizes:
-    """Of the middle layer of a short model."""
-    beside = beside_experts(graph)
-    held = used = experts = sums = saved = 0
-    for name, value in graph.values.items():
-        op = deciding_op(graph, name)
-        if op is None or op.layer != MIDDLE or value.space is not Space.DEVICE:
-            continue
-        nbytes, readers = value.spec.expected.nbytes, graph.consumers[name]
-        if value.rate is Rate.STEP and value.role is not Role.VARIABLE and op.phase is not Phase.FORWARD:
-            sums += nbytes * (op.phase is not Phase.UPDATE)
-        elif value.role is Role.VARIABLE or value.rate is Rate.STEP:
-            later = [one for one in readers if one.phase is not Phase.FORWARD]
-            if value.role is not Role.VARIABLE and not later:
-                continue  # gone once the last forward pass is over
-            held += nbytes
-            with_samples = [one.name in beside for one in later if _is_with_samples(graph, one)]
-            used += nbytes * (False in with_samples)
-            experts += nbytes * (with_samples != [] and False not in with_samples)
-        elif op.phase is Phase.FORWARD and any(one.phase is not Phase.FORWARD for one in readers):
-            saved += nbytes
-    return _Sizes(held, used, experts, sums, saved)
-
-
-def _is_with_samples(graph: Graph, op: Op) -> bool:
-    """Whether an op of a layer reads samples, so that along the data axis all else is whole that it reads."""
-    return op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs)
-
-
-def _alone(model: Model, training: Training, recompute: Recompute, samples: int, *, several: bool = True) -> Graph:
+def _alone(
+    model: Model,
+    training: Training,
+    recompute: Recompute,
+    samples: int,
+    *,
+    several: bool = True,
+    offload: Offload = Offload.NONE,
+) -> Graph:
     """The graph of one rank that trains alone, on micro-batches of so many samples, several or one of them."""
     count = 2 if several else 1
-    config = PlanConfig(1, 1, 1, samples, count, Schedule.GPIPE, recompute=recompute)
+    config = PlanConfig(1, 1, 1, samples, count, Schedule.GPIPE, recompute=recompute, offload=offload)
     alone = replace(training, global_batch=count * samples, num_micro_batches=count)
     return planned_graph(shortened(model) or model, alone, config)
 

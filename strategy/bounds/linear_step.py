@@ -76,7 +76,8 @@ def _known_path(
     stages = stage_times(pipeline, layers, dict(zip(PASSES, ns, strict=True)), (ahead, back), overlap)
     stages = TiedMessages(*times_ns[TIED].tolist()).beside(stages, pipeline)
     find, schedule = critical_path if exact else straight_path, pipeline.schedule
-    counts = path_found(schedule, stages, partial(find, schedule, pipeline.num_micro_batches)).counts
+    m = pipeline.num_micro_batches
+    counts = path_found(schedule, m, stages, partial(find, schedule, m)).counts
     where, row = parts_at(pipeline, layers), np.zeros(SIZE, np.int64)
     for i, name in enumerate(PASSES):
         often = getattr(counts, name)

@@ -15,18 +15,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.bounds.crossings import Crossings
+from strategy.bounds.crossings import FAR_KIND, NEAR_KIND, Crossings, kinds_of_places
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import (
     BACKWARD_COVERED,
     BYTES,
+    FAR,
     MESSAGES,
     MICRO,
+    MICRO_COPIED,
     MICRO_OVERLAPPED,
     MICRO_WAITED,
     MOVED,
+    NEAR,
     PARTS,
     SIZE,
     TIMES,
@@ -167,7 +170,7 @@ def _most_ns(config: PlanConfig, layers: int, bound_ns: int, overlap: Overlap) -
         return np.full(TIMES.stop, float(MOST_NS))
     found = np.full(TIMES.stop, float(min(MOST_NS, TICKS * (bound_ns + 1) // share)))
     often = config.num_micro_batches * parts_at(config, layers).sum(1).max(0)
-    for passes in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED):
+    for passes in (MICRO, MICRO_OVERLAPPED, MICRO_WAITED, MICRO_COPIED):
         at = found[passes].reshape(-1, PARTS)
         found[passes] = np.minimum(at, (bound_ns + 1) // np.maximum(often, 1) + 1).ravel()
     slows = np.maximum(often, 1) * covered_ticks(config.schedule, overlap)
@@ -181,7 +184,12 @@ def _most_of_messages_ns(
     """(6,): what no message takes more than in a step that takes less than a bound: no less than any path."""
     times_ns = np.zeros(MESSAGES.stop, np.int64)
     times_ns[MESSAGES] = 1
-    often = longest_path(config, layers, times_ns, overlap=overlap, crossings=crossings, exact=False)[MESSAGES]
+    often = longest_path(config, layers, times_ns, overlap=overlap, crossings=crossings, exact=False)[MESSAGES].copy()
+    lying = kinds_of_places(config.pipeline, crossings)
+    for at, how in ((NEAR, NEAR_KIND), (FAR, FAR_KIND)):
+        here = slice(at.start - MESSAGES.start, at.stop - MESSAGES.start)
+        if how in lying:  # a chunk waits for each, whatever a straight path passes
+            often[here] = np.maximum(often[here], TICKS - overlap.slowed_ticks)
     found = TICKS * (bound_ns + 1) // np.maximum(often, 1) + 1
     return np.where(often > 0, np.minimum(found, MOST_NS), MOST_NS).astype(np.float64)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategy.layout.config import PlanConfig
+from strategy.layout.config import Offload, PlanConfig
 from strategy.layout.schedule import Schedule
 
 
@@ -16,7 +16,7 @@ def on_one_stage(config: PlanConfig) -> PlanConfig:
 def without_data_axis(config: PlanConfig) -> PlanConfig:
     """The same with the samples of one data-parallel rank, or of those that share out experts, in two micro-batches.
 
-    Its axes lie as they do without strides.
+    Its axes lie as they do without strides. Where parameters live is nothing that it counts.
     """
-    once = on_one_stage(config)
-    return replace(once, dp=config.ep, num_micro_batches=2, zero_stage=0, zero_group=0, strides=())
+    once, offload = on_one_stage(config), Offload.ACTIVATIONS if config.offload.of_activations else Offload.NONE
+    return replace(once, dp=config.ep, num_micro_batches=2, zero_stage=0, zero_group=0, strides=(), offload=offload)

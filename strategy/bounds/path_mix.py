@@ -89,9 +89,9 @@ def _path(point: StepTimes | None, pipeline: Pipeline, stages: int, cost: CostMo
     schedule, count, overlap = pipeline.schedule, pipeline.num_micro_batches, overlap_of(pipeline, cost)
     if point is None:
         even = even_paths(schedule, stages, pipeline.laps, count, pipeline.overlaps)
-        return mean_path(schedule, StepTimes(**no_times(stages, pipeline.laps), overlap=overlap), even)
+        return mean_path(schedule, count, StepTimes(**no_times(stages, pipeline.laps), overlap=overlap), even)
     times = replace(point, overlap=overlap)
-    return mean_path(schedule, times, critical_path(schedule, count, in_ticks(schedule, times)))
+    return mean_path(schedule, count, times, critical_path(schedule, count, in_ticks(schedule, count, times)))
 
 
 def _check(point: StepTimes, pipeline: Pipeline, stages: int) -> None:

@@ -17,13 +17,13 @@ from strategy.layout.config import PlanConfig
 from strategy.layout.layout import layer_runs
 from strategy.layout.objective import CHUNKS
 from strategy.layout.schedule import at_position
-from strategy.layout.step_times import COVERED, OVERLAPPED, WAITED, Overlap, StepTimes
+from strategy.layout.step_times import COPIED, COVERED, OVERLAPPED, WAITED, Overlap, StepTimes
 from strategy.space.short_model import MIDDLE
 
 IntArray = npt.NDArray[np.int64]
 FIRST, LAST = 0, 2
 """Indices of the parts at both ends; `MIDDLE` is that between."""
-OF_CHUNKS = frozenset((*CHUNKS.values(), *OVERLAPPED.values(), *WAITED.values(), *COVERED.values()))
+OF_CHUNKS = frozenset((*CHUNKS.values(), *OVERLAPPED.values(), *WAITED.values(), *COVERED.values(), *COPIED.values()))
 """What counts on every lap."""
 
 

@@ -22,9 +22,11 @@ from strategy.bounds.point import (
     AT_HEAD,
     AT_WORK,
     BACKWARD_COVERED,
+    BYTES,
     DEFERRED,
     HELD,
     MICRO,
+    MICRO_COPIED,
     MICRO_WAITED,
     MOVED,
     OF_MICRO_BATCH,
@@ -37,7 +39,7 @@ from strategy.bounds.point import (
     time_at,
 )
 from strategy.ilp.certificate.proof import Proof
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.space.problem_builder import Weighing
 
 BACKWARD_WAITED = slice(time_at("backward_waited_ns", 0), time_at("backward_waited_ns", PARTS))
@@ -59,7 +61,7 @@ class TemplateName:
         config = self.config
         if self.tensor_axis:
             return of_tensor_axis(config)
-        several = config.num_micro_batches, config.zero_stage, config.pp > 1, config.strides
+        several = config.num_micro_batches, config.zero_stage, config.offload, config.pp > 1, config.strides
         return *of_tensor_axis(config), config.dp, config.zero_group, *several
 
 
@@ -94,24 +96,32 @@ class TemplateCut:
     @property
     def _is_of_work(self) -> bool:
         """Whether it holds for all that compute as much and more."""
-        computes_once = self.template.config.recompute is Recompute.NONE
+        config = self.template.config
+        saves_nothing = config.recompute is Recompute.NONE and config.offload is Offload.NONE
         weights = self.weighing.weights
         # What only forward passes read, backward passes may read, too, that compute again.
         no_dearer = bool((weights[AHEAD] <= weights[HELD]).all())
         no_dearer &= not any(weights[part].any() for part in (OF_MICRO_BATCH, MOVED, AT_HEAD, AT_WORK))
-        return computes_once and self.least is not None and no_dearer
+        return saves_nothing and self.least is not None and no_dearer
 
     def bounds(self, config: PlanConfig) -> bool:
         """Whether what it says holds for a configuration."""
         ours, weights = self.template.config, self.weighing.weights
+        of_bytes = bool(weights[BYTES].any())
         if self.template.tensor_axis:
+            if config.offload.of_activations is not ours.offload.of_activations and of_bytes:
+                return False  # less is held where the host holds some of it
             if (weights[BACKWARD_COVERED] > weights[BACKWARD_WAITED]).any():
                 return False  # with more micro-batches more may be covered
-            alike = of_tensor_axis(config.keeping_everything) if self._is_of_work else of_tensor_axis(config)
+            alike = of_tensor_axis(config.saving_nothing) if self._is_of_work else of_tensor_axis(config)
             return of_tensor_axis(ours) == alike and not (config.zero_stage == 3 and weights[HELD_OR_AHEAD].any())
         if self.template.key == TemplateName(config, tensor_axis=False).key:
             return True
-        if not self._is_of_work or (config.zero_stage == 3 and weights[HELD_OR_AHEAD].any()):
+        if (
+            not self._is_of_work
+            or (config.offload is not Offload.NONE and of_bytes)
+            or (config.zero_stage == 3 and weights[HELD_OR_AHEAD].any())
+        ):
             return False  # under stage 3 parameters are not held as they are used
         if of_work(ours) == of_work(config):
             return True
@@ -140,7 +150,7 @@ class TemplateCut:
 
 def of_tensor_axis(config: PlanConfig) -> tuple[object, ...]:
     """What a template of the tensor axis depends on."""
-    return *on_axes(config), config.recompute, config.kept_layers
+    return *on_axes(config), config.recompute, config.kept_layers, config.offload.of_activations
 
 
 def of_work(config: PlanConfig) -> tuple[object, ...]:
@@ -156,13 +166,13 @@ def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
     """What a configuration has in common with those whose templates may bound it, each once."""
     own = TemplateName(config, tensor_axis=False).key
     plain = () if config.zero_group else (of_work(replace(config, zero_stage=0)),)
-    axes = of_tensor_axis(config), of_tensor_axis(config.keeping_everything)
+    axes = of_tensor_axis(config), of_tensor_axis(config.saving_nothing)
     return tuple(dict.fromkeys((*axes, own, of_work(config), *plain)))
 
 
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
     """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
-    following = MICRO, MICRO_WAITED, BACKWARD_COVERED, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD, AT_WORK
+    following = MICRO, MICRO_WAITED, BACKWARD_COVERED, MICRO_COPIED, SAVED, WAITING, DEFERRED, ADDED, AT_HEAD, AT_WORK
     return following if config.zero_stage == 3 else (*following, HELD, AHEAD)
 
 

@@ -39,7 +39,8 @@ class Pipeline:
 
     `overlaps`: whether collectives run beside computation; `laps`: how often a micro-batch passes all stages;
     `bucket_bytes` and `exchange_streams`: how gradients are exchanged together (see `PlanConfig`), which the program
-    follows, and no lifetime; `shared_ticks`: what collectives that are waited for take from those beside computation.
+    follows, and no lifetime; `shared_ticks`: what collectives that are waited for take from those beside computation;
+    `message_ticks`: what messages of every stage take from these.
     """
 
     num_micro_batches: int
@@ -49,6 +50,7 @@ class Pipeline:
     bucket_bytes: int = 0
     exchange_streams: int = 1
     shared_ticks: int = 0
+    message_ticks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +319,11 @@ class Lifetimes:
         return self.time_of[producer.name] if producer is not None else 0
 
 
+def act_kind(op: Op) -> ActKind:
+    """What an act of an op is: it computes, or moves something between a device and its host."""
+    return ActKind.COPY if isinstance(op_definition(op.kind).cost, Movement) else ActKind.COMPUTE
+
+
 def owner_of(graph: Graph, value: str) -> Op:
     """Whom conversions of a value are made for: its first reader, but its writer where the update alone reads it."""
     readers, producer = graph.consumers[value], graph.producer.get(value)
@@ -419,7 +426,7 @@ class _Arranger:
         self.actions.append(
             Action(
                 name=op.name,
-                kind=ActKind.COPY if isinstance(op_definition(op.kind).cost, Movement) else ActKind.COMPUTE,
+                kind=act_kind(op),
                 stage=stage,
                 phase=op.phase,
                 rate=act_rate(self.graph, op),

@@ -204,6 +204,12 @@ class PlanConfig:
             return self
         return self._unchecked(recompute=Recompute.NONE, kept_layers=())
 
+    @property
+    def saving_nothing(self) -> PlanConfig:
+        """The same with nothing on the host, either."""
+        found = self.keeping_everything
+        return found if found.offload is Offload.NONE else found._unchecked(offload=Offload.NONE)
+
     def _unchecked(self, **changes: Any) -> PlanConfig:
         """This with changes that leave it possible."""
         found = object.__new__(PlanConfig)

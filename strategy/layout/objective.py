@@ -29,8 +29,8 @@ from strategy.layout.covered import covered_acts
 from strategy.layout.layout import Layout
 from strategy.layout.overlapped import is_overlapped
 from strategy.layout.schedule import at_position, position_of
-from strategy.layout.shared_links import shared_ticks
-from strategy.layout.step_times import COVERED, OVERLAPPED, WAITED, Overlap, StepTimes, no_times, step_ns
+from strategy.layout.shared_links import message_ticks, shared_ticks
+from strategy.layout.step_times import COPIED, COVERED, OVERLAPPED, WAITED, Overlap, StepTimes, no_times, step_ns
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
@@ -51,6 +51,13 @@ def account_of(rate: Rate, phase: Phase, stage: int, lap: int) -> Account:
     if phase is Phase.UPDATE:
         return "after_ns", (stage,)
     return ("before_ns", (stage,)) if rate is Rate.STEP else (CHUNKS[phase], (stage, lap))
+
+
+def op_account(pipeline: Pipeline, kind: ActKind, rate: Rate, phase: Phase, stage: int, lap: int) -> Account:
+    """Where the act of an op counts: copies between a device and its host have streams of their own, beside chunks."""
+    name, place = account_of(rate, phase, stage, lap)
+    beside = kind is ActKind.COPY and pipeline.overlaps
+    return (COPIED.get(name) or OVERLAPPED[name], (stage, lap)) if beside else (name, place)
 
 
 def conversion_account(
@@ -168,8 +175,13 @@ def acts_ns(features: Sequence[Features], cost: CostModel) -> list[int]:
     return found
 
 
-def pipeline_of(config: PlanConfig, num_micro_batches: int, cost: CostModel, first_stage: Placement) -> Pipeline:
-    """How a step of a configuration is cut and ordered, where its first stage lies there."""
+def pipeline_of(
+    config: PlanConfig, num_micro_batches: int, cost: CostModel, first_stage: Placement, crosses: Sequence[bool]
+) -> Pipeline:
+    """How a step of a configuration is cut and ordered, where its first stage lies there.
+
+    `crosses`: of each stage, whether what it hands to the next goes between nodes.
+    """
     return Pipeline(
         num_micro_batches,
         config.schedule,
@@ -178,6 +190,7 @@ def pipeline_of(config: PlanConfig, num_micro_batches: int, cost: CostModel, fir
         config.bucket_bytes,
         config.exchange_streams,
         shared_ticks(cost, first_stage),
+        message_ticks(cost, first_stage, crosses),
     )
 
 
@@ -185,7 +198,8 @@ def overlap_of(pipeline: Pipeline, cost: CostModel) -> Overlap:
     """How communication runs beside computation."""
     if not pipeline.overlaps:
         return Overlap(allowed=False)
-    return replace(Overlap.of(cost.cluster), allowed=True, shared_ticks=pipeline.shared_ticks)
+    found = replace(Overlap.of(cost.cluster), allowed=True, shared_ticks=pipeline.shared_ticks)
+    return replace(found, message_ticks=pipeline.message_ticks)
 
 
 def accounts_of(graph: Graph, arrangement: Arrangement, pipeline: Pipeline, stages: int) -> list[Account]:
@@ -195,13 +209,15 @@ def accounts_of(graph: Graph, arrangement: Arrangement, pipeline: Pipeline, stag
     for action in arrangement.actions:
         when = action.rate, action.phase, action.stage, action.lap
         converts = action.step is not None and action.kind is not ActKind.TRANSFER
-        what = arrangement.tensors[action.writes[0]].value if converts else action.kind is ActKind.TRANSFER
+        what = arrangement.tensors[action.writes[0]].value if converts else action.kind
         account = known.get((what, when))
         if account is None:
-            if isinstance(what, str):
+            if converts:
                 account = conversion_account(graph, pipeline, what, *when)
+            elif action.kind is ActKind.TRANSFER:
+                account = message_account(pipeline, stages, *when)
             else:
-                account = message_account(pipeline, stages, *when) if what else account_of(*when)
+                account = op_account(pipeline, action.kind, *when)
             known[what, when] = account
         found.append(account)
     return found

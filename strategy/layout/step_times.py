@@ -6,18 +6,22 @@ ahead of the first chunk that reads them, and gradients are exchanged as soon as
 leave them whole; in the order of these chunks, on one stream, on which what later chunks have beside them waits.
 
     own     = what it computes + what it waits for
-    busy    = overlapped + shared x (what it waits for + covered)
-    chunk   = max(own + slowed x (overlapped + messages to it and from it) + slows x covered,  busy)
+    busy    = overlapped + shared x (what it waits for + covered + the message that it sends)
+    chunk   = max(own + slowed x (overlapped + messages to it and from it) + slows x covered,  busy,  copied)
     first   = chunk,  but it ends no earlier than  own before the step + gathers of its lap and those before + busy
+              + shared x the messages that the stage has sent before
     before  = own + slowed x overlapped
     after   = own + slowed x overlapped / laps,  or own behind the last exchange
     begins  = begin of the last chunk of a lap + busy,  or the end of the exchange before
     message = message - slowed x message;  of the last backward pass of one of several laps
               + slowed x overlapped / laps / 2
 
-Collectives that layers wait for share their links with what goes on beside these (`shared_links`). What gradients of
-weights are computed beside (`covered`) slows these down, by a 64th at least, so that no step is short in which much is
-covered: what bounds it is proved by that (`bounds.multipliers`). Where they are a pass of their own, it is waited for.
+What moves between a device and its host (`copied`) has links of its own, and slows nothing down.
+
+Collectives that layers wait for share their links with what goes on beside these, and so do messages
+(`shared_links`). What gradients of weights are computed beside (`covered`) slows these down, by a 64th at least, so
+that no step is short in which much is covered: what bounds it is proved by that (`bounds.multipliers`). Where they are
+a pass of their own, it is waited for.
 
 A chunk that waits for a message does not run beside it, so that this one does not slow it down. On one lap, what
 gradients are exchanged slows down hardly more than the end of the last backward pass, and nothing where they are
@@ -42,8 +46,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from strategy.graph.graph import Phase
 from strategy.hardware.cluster import Cluster
-from strategy.layout.schedule import Schedule, at_position
+from strategy.layout.schedule import Schedule, at_position, chunk_order, position_of
 
 if TYPE_CHECKING:  # what runs a plan needs no compiler
     from strategy.layout.critical_path import Paths
@@ -71,6 +76,12 @@ WAITED = {
 COVERED = {"backward_waited_ns": "backward_covered_ns"}
 """What a stage waits for -> those of these collectives that gradients of weights are computed beside, where these are
 no pass of their own; else it waits for them, too."""
+COPIED = {
+    "forward_ns": "forward_copied_ns",
+    "backward_ns": "backward_copied_ns",
+    "weight_ns": "weight_copied_ns",
+}
+"""What a stage does in a pass of a micro-batch -> what moves between it and its host beside that."""
 MESSAGES = {"forward_ns": "forward_message_ns", "backward_ns": "backward_message_ns"}
 """Passes -> their messages."""
 
@@ -83,11 +94,13 @@ class Overlap:
         allowed: whether it does.
         slowed_ticks: that a nanosecond of it takes from computation beside it.
         shared_ticks: that a nanosecond of what is waited for takes from it.
+        message_ticks: that a nanosecond of a message takes from it, of every stage to the next or back; empty: none.
     """
 
     allowed: bool
     slowed_ticks: int = 0
     shared_ticks: int = 0
+    message_ticks: tuple[int, ...] = ()
 
     @staticmethod
     def of(cluster: Cluster) -> Overlap:
@@ -110,6 +123,8 @@ class StepTimes:
         forward_waited_ns, backward_waited_ns, weight_waited_ns: (stages, laps), of a micro-batch, collectives of the
             stage that it waits for.
         backward_covered_ns: (stages, laps), of a micro-batch, those that gradients of weights are computed beside.
+        forward_copied_ns, backward_copied_ns, weight_copied_ns: (stages, laps), of a micro-batch, what moves between
+            devices and hosts beside that.
         overlap: how communication runs beside computation.
     """
 
@@ -129,6 +144,9 @@ class StepTimes:
     backward_waited_ns: IntArray
     weight_waited_ns: IntArray
     backward_covered_ns: IntArray
+    forward_copied_ns: IntArray
+    backward_copied_ns: IntArray
+    weight_copied_ns: IntArray
     overlap: Overlap
 
     @property
@@ -164,7 +182,7 @@ def step_ns(schedule: Schedule, num_micro_batches: int, times: StepTimes) -> int
     """
     from strategy.layout.makespan import makespan_ns
 
-    return -(-makespan_ns(schedule, num_micro_batches, in_ticks(schedule, times)) // TICKS)
+    return -(-makespan_ns(schedule, num_micro_batches, in_ticks(schedule, num_micro_batches, times)) // TICKS)
 
 
 def steps_ns(schedule: Schedule, num_micro_batches: int, times: StepTimes) -> IntArray:
@@ -175,15 +193,15 @@ def steps_ns(schedule: Schedule, num_micro_batches: int, times: StepTimes) -> In
     """
     from strategy.layout.makespan import makespans_ns
 
-    return -(-makespans_ns(schedule, num_micro_batches, in_ticks(schedule, times)) // TICKS)
+    return -(-makespans_ns(schedule, num_micro_batches, in_ticks(schedule, num_micro_batches, times)) // TICKS)
 
 
-def in_ticks(schedule: Schedule, times: StepTimes) -> PipelineTimes:
+def in_ticks(schedule: Schedule, num_micro_batches: int, times: StepTimes) -> PipelineTimes:
     """How long chunks last, and what is left before the first and after the last one; in ticks.
 
     Gradients of weights that the schedule does not set apart are counted with the backward pass.
     """
-    return _in_ticks(schedule, times, _Exposed(schedule, times))
+    return _in_ticks(schedule, times, _Exposed(schedule, num_micro_batches, times))
 
 
 def _in_ticks(schedule: Schedule, times: StepTimes, found: _Exposed) -> PipelineTimes:
@@ -204,7 +222,7 @@ def _in_ticks(schedule: Schedule, times: StepTimes, found: _Exposed) -> Pipeline
         forward_busy,
         backward_busy,
         weight_busy,
-        TICKS * (times.before_ns[..., None] + gathers) + forward_busy,
+        TICKS * (times.before_ns[..., None] + gathers) + forward_busy + found.sent_before,
         TICKS * times.after_overlapped_ns,
         TICKS * times.after_ns,
         times.overlap.allowed,
@@ -252,14 +270,16 @@ class MeanPath:
         return sum(int((getattr(self.counts, name) * getattr(times, name)).sum()) for name in ARRAYS)
 
 
-def mean_path(schedule: Schedule, times: StepTimes, paths: Paths) -> MeanPath:
+def mean_path(schedule: Schedule, num_micro_batches: int, times: StepTimes, paths: Paths) -> MeanPath:
     """What paths through the chunks pass of everything, each maximum being what it is under these times."""
-    return _mean_path(schedule, times, paths, _Exposed(schedule, times))
+    return _mean_path(schedule, times, paths, _Exposed(schedule, num_micro_batches, times))
 
 
-def path_found(schedule: Schedule, times: StepTimes, find: Callable[[PipelineTimes], Paths]) -> MeanPath:
+def path_found(
+    schedule: Schedule, num_micro_batches: int, times: StepTimes, find: Callable[[PipelineTimes], Paths]
+) -> MeanPath:
     """The same of the paths that are found where chunks last as long as they do `in_ticks`."""
-    exposed = _Exposed(schedule, times)
+    exposed = _Exposed(schedule, num_micro_batches, times)
     return _mean_path(schedule, times, find(_in_ticks(schedule, times, exposed)), exposed)
 
 
@@ -282,13 +302,18 @@ def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exp
         found[OVERLAPPED[name]] += TICKS * often
         for sharing in _sharing(name):
             found[sharing] += shared * often
+        exposed.count_messages(found, name, often)
+    found["forward_message_ns"] += exposed.message_ticks * (counts.gathered_ns.ravel() @ exposed.often_before)
     for name, often in passes.items():
-        own = exposed.is_own[name] * often
+        own, copied = exposed.is_own[name] * often, exposed.is_copied[name] * often
+        busy_often = often - own - copied
         found[name] += TICKS * own
-        found[OVERLAPPED[name]] += TICKS * (often - own) + slowed * own
+        found[COPIED[name]] += TICKS * copied
+        found[OVERLAPPED[name]] += TICKS * busy_often + slowed * own
         for sharing in _sharing(name):
             ticks = covered_ticks(schedule, times.overlap) if sharing in COVERED.values() else TICKS
-            found[sharing] += shared * (often - own) + ticks * own
+            found[sharing] += shared * busy_often + ticks * own
+        exposed.count_messages(found, name, busy_often)
         if name in MESSAGES:
             found[MESSAGES[name]] += slowed * exposed.ends_of_messages(own)
     found["forward_message_ns"] += waited_ticks(times) * counts.forward_message_ns
@@ -303,30 +328,56 @@ def _sharing(name: str) -> tuple[str, ...]:
 
 
 class _Exposed:
-    """Chunks of a step in ticks, what goes on beside them, and which of the two takes longer."""
+    """Chunks of a step in ticks, what goes on beside them, and which of these takes longest."""
 
-    def __init__(self, schedule: Schedule, times: StepTimes) -> None:
+    def __init__(self, schedule: Schedule, num_micro_batches: int, times: StepTimes) -> None:
         self.places = _places(schedule, times.stages, times.laps)
         slowed, shared = times.overlap.slowed_ticks, times.overlap.shared_ticks
         sent = [self._at_ends(each) for each in (times.forward_message_ns, times.backward_message_ns)]
         own = [times.forward_ns, times.backward_ns, times.weight_ns]
         overlapped = [times.forward_overlapped_ns, times.backward_overlapped_ns, times.weight_overlapped_ns]
         waited = [times.forward_waited_ns, times.backward_waited_ns, times.weight_waited_ns]
+        copied = [TICKS * getattr(times, name) for name in COPIED.values()]
         moved = [sent[0], sent[1], np.zeros_like(sent[0])]
         if not schedule.splits_backward:
-            for each in (own, overlapped, waited):
+            for each in (own, overlapped, waited, copied):
                 each[1], each[2] = each[1] + each[2], np.zeros_like(each[2])
         slow = [
             TICKS * (each + w) + slowed * (b + m) for each, w, b, m in zip(own, waited, overlapped, moved, strict=True)
         ]
         slow[1] = slow[1] + covered_ticks(schedule, times.overlap) * times.backward_covered_ns
         waited[1] = waited[1] + times.backward_covered_ns
-        self.busy = tuple(TICKS * b + shared * w for b, w in zip(overlapped, waited, strict=True))
-        self.forward, self.backward, self.weight = map(np.maximum, slow, self.busy)
-        is_own = [each >= b for each, b in zip(slow, self.busy, strict=True)]
+        self.message_ticks = _message_ticks(self.places, times.overlap.message_ticks)
+        sharing = [self._of_senders(times, name) for name in COPIED]
+        self.busy = tuple(TICKS * b + shared * w + m for b, w, m in zip(overlapped, waited, sharing, strict=True))
+        self.often_before = _often_before(schedule, times.stages, times.laps, num_micro_batches)
+        ahead = self.message_ticks * times.forward_message_ns
+        self.sent_before = (ahead @ self.often_before.T).reshape(times.forward_ns.shape)
+        beside = [*map(np.maximum, self.busy, copied)]
+        self.forward, self.backward, self.weight = map(np.maximum, slow, beside)
+        is_own = [each >= b for each, b in zip(slow, beside, strict=True)]
+        is_copied = [~own & (c > b) for own, c, b in zip(is_own, copied, self.busy, strict=True)]
         if not schedule.splits_backward:
-            is_own[2] = is_own[1]
-        self.is_own = dict(zip(("forward_ns", "backward_ns", "weight_ns"), is_own, strict=True))
+            is_own[2], is_copied[2] = is_own[1], is_copied[1]
+        self.is_own, self.is_copied = (dict(zip(COPIED, each, strict=True)) for each in (is_own, is_copied))
+
+    def _of_senders(self, times: StepTimes, name: str) -> IntArray:
+        """(..., stages, laps): of a pass, the ticks for which messages hold up what goes on beside their senders."""
+        found = np.zeros_like(times.forward_ns)
+        if name in MESSAGES and self.message_ticks.any():
+            stage, lap = self._senders(name)
+            found[..., stage, lap] = self.message_ticks * getattr(times, MESSAGES[name])
+        return found
+
+    def _senders(self, name: str) -> tuple[IntArray, IntArray]:
+        """Stage and lap of who sends each message of a pass: to the next place, or back from it."""
+        stage, lap, _ = self.places
+        return (stage[:-1], lap[:-1]) if name == "forward_ns" else (stage[1:], lap[1:])
+
+    def count_messages(self, counts: dict[str, IntArray], name: str, often: IntArray) -> None:
+        """Count what messages take from that which goes on beside their senders, where passes are so long, so often."""
+        if name in MESSAGES and self.message_ticks.any():
+            counts[MESSAGES[name]] += self.message_ticks * often[self._senders(name)]
 
     def _at_ends(self, messages_ns: IntArray) -> IntArray:
         """(..., stages, laps): the messages to and from every place, of (..., places - 1)."""
@@ -345,6 +396,35 @@ class _Exposed:
         at_place = often[stage, lap]
         found: IntArray = (at_place[:-1] + at_place[1:]) * crosses
         return found
+
+
+def _message_ticks(places: tuple[IntArray, IntArray, IntArray], ticks: tuple[int, ...]) -> IntArray:
+    """(places - 1,): what a nanosecond of each message takes, of what those of every stage to the next do."""
+    stage, _, crosses = places
+    if not any(ticks):
+        return np.zeros_like(crosses)
+    onward = (stage[:-1] + 1) % len(ticks) == stage[1:]
+    return np.array(ticks, np.int64)[np.where(onward, stage[:-1], stage[1:])] * crosses
+
+
+def _often_before(schedule: Schedule, stages: int, laps: int, num_micro_batches: int) -> IntArray:
+    """(stages x laps, places - 1): how many of each message a stage has sent before the first chunk of each lap."""
+    enough = min(num_micro_batches, 2 * stages) if laps > 1 else 1
+    return _known_before(schedule, stages, laps, enough)
+
+
+@lru_cache(maxsize=256)
+def _known_before(schedule: Schedule, stages: int, laps: int, num_micro_batches: int) -> IntArray:
+    found = np.zeros((stages, laps, stages * laps - 1), np.int64)
+    for stage in range(stages) if laps > 1 else ():
+        sent, begun = np.zeros(stages * laps, np.int64), set[int]()
+        for chunk in chunk_order(schedule, stages, stage, num_micro_batches, laps):
+            if chunk.phase is Phase.FORWARD:
+                if chunk.lap not in begun:
+                    found[stage, chunk.lap] = sent[:-1]
+                    begun.add(chunk.lap)
+                sent[position_of(schedule, stages, stage, chunk.lap)] += 1
+    return found.reshape(stages * laps, -1)
 
 
 @lru_cache(maxsize=256)

@@ -1,14 +1,16 @@
 """Offload: what a device does not need for a while waits in its host's memory.
 
 Activations (Rhu et al. 2016, arXiv:1602.08124) leave after their last reader in the forward pass of a layer, and come
-back when the backward pass of that layer begins:
+back while the backward pass of the layer behind it runs:
 
     forward    x -> ... -> last reader        x:to_host = to_host x
-    backward   x:to_device = to_device x:to_host, after the op ahead of the layer's first
+               the first op two layers on,    after x:to_host
+    backward   x:to_device = to_device x:to_host, after the first op of the layer behind
                what read x in the backward pass of the layer reads x:to_device
 
-A copy that waits for nothing would run as soon as its original is on the host, on a stream of its own, and hold on the
-device what was to leave it: hence `after`.
+Copies have streams of their own. One that waits for nothing would run as soon as its original is on the host, and hold
+on the device what was to leave it; and where copies take longer than what is computed beside them, what waits to leave
+would pile up: hence `after`. So two layers have activations on the device at a time.
 
 The optimiser (Ren et al. 2021, arXiv:2101.06840): parameters and their state live on the host, where they are updated.
 Per step and parameter, one copy brings the parameter up, of which the model reads, and one takes the gradient down.
@@ -25,6 +27,7 @@ from strategy.graph.graph import Graph, Lineage, Op, Phase, Role, Value, check_g
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.copy import TO_DEVICE, TO_HOST
 from strategy.graph.ops.traits import Movement
+from strategy.graph.weight_gradients import weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 
@@ -49,7 +52,7 @@ def offload_activations(graph: Graph, patterns: Sequence[str] = ()) -> Graph:
     if not trips:
         raise InputError("there is nothing to offload", where="config: offload", hint="the model has no layers")
     chosen = [trip for trip in trips if not patterns or any(fnmatchcase(trip.value, p) for p in patterns)]
-    found = _Traveller(graph, chosen).run()
+    found = _Traveller(graph, chosen, weight_gradients(graph)).run()
     check_graph(found)
     return found
 
@@ -105,10 +108,16 @@ def _trips(graph: Graph) -> Iterator[_Trip]:
                 yield _Trip(name, layer, last.name, leaves, returns)
 
 
+APART = 2
+"""So many layers later the forward pass waits for what leaves a layer."""
+
+
 @dataclass(slots=True)
 class _Traveller:
     graph: Graph
     trips: Sequence[_Trip]
+    apart: frozenset[str]
+    """Gradients of weights."""
     values: dict[str, Value] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     instead: dict[tuple[str, int | None], str] = field(default_factory=dict)
@@ -122,20 +131,36 @@ class _Traveller:
         for trip in self.trips:
             leaving.setdefault(trip.last, []).append(trip)
             coming.setdefault(trip.layer, []).append(trip)
+        left: dict[int, list[str]] = {}
+        begun: dict[int | None, tuple[str, ...]] = {}
         for op in self.graph.ops:
             if op.phase is Phase.BACKWARD:
-                for trip in coming.pop(op.layer, ()):
-                    self._bring(trip)
+                if op.layer in coming:
+                    waits = next((begun[layer] for layer in reversed(begun) if layer is not None), ()) or self._latest()
+                    for trip in coming.pop(op.layer):
+                        self._bring(trip, waits)
                 self._add_backward(op)
+                if op.layer not in begun and self._is_term(self.ops[-1]):
+                    begun[op.layer] = self.ops[-1].outputs[:1]
+            elif op.layer is not None and self._is_of_samples(op) and left.get(op.layer - APART):
+                self.ops.append(replace(op, after=(*op.after, *left.pop(op.layer - APART))))
             else:
                 self.ops.append(op)
             for trip in leaving.get(op.name, ()):
                 self._copy(trip.leaves, trip, trip.value, TO_HOST, Phase.FORWARD, Space.HOST)
+                left.setdefault(trip.layer, []).append(trip.leaves.name)
         return Graph(self.values, tuple(self.ops), self.graph.loss)
 
-    def _bring(self, trip: _Trip) -> None:
+    def _is_of_samples(self, op: Op) -> bool:
+        """Whether a forward pass computes this of what it is given."""
+        return op.phase is Phase.FORWARD and any(self.values[n].rate is Rate.MICRO_BATCH for n in op.inputs)
+
+    def _latest(self) -> tuple[str, ...]:
+        """What backward passes have come to."""
         ahead = (op for op in reversed(self.ops) if op.phase is Phase.BACKWARD and self._is_term(op))
-        waits = next((op.outputs[:1] for op in ahead), ())
+        return next((op.outputs[:1] for op in ahead), ())
+
+    def _bring(self, trip: _Trip, waits: tuple[str, ...]) -> None:
         there = trip.leaves.name
         back = self._copy(trip.returns, trip, there, TO_DEVICE, Phase.BACKWARD, Space.DEVICE, after=waits)
         self.instead[trip.value, trip.layer] = back
@@ -148,8 +173,7 @@ class _Traveller:
         brought = op_definition(op.kind).cost == Movement(Space.DEVICE)
         if brought or self.values[op.outputs[0]].rate is not Rate.MICRO_BATCH:
             return False
-        readers = [reader for name in op.outputs for reader in self.graph.consumers.get(name, ())]
-        return not readers or not all(op_definition(reader.kind).accumulates for reader in readers)
+        return op.name not in self.apart
 
     def _add_backward(self, op: Op) -> None:
         """The op with its new inputs; a fence of what has come from the host is none too many."""

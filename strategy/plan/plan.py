@@ -34,6 +34,7 @@ from strategy.layout.config import Context, Offload, PlanConfig, Recompute
 from strategy.layout.layout import Conversion, Copy, Home, Layout, Stages
 from strategy.layout.objective import Priced, pipeline_of
 from strategy.layout.schedule import Schedule
+from strategy.layout.shared_links import crossing_pairs
 from strategy.models import FAMILIES, Model, family_of
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.parameter_groups import ParameterGroup
@@ -115,8 +116,9 @@ class Plan:
     @property
     def pipeline(self) -> Pipeline:
         """Micro-batches and schedule."""
-        count, first = self.training.num_micro_batches, self.layout.stages.placements[0]
-        return pipeline_of(self.config, count, self.cost, first)
+        count, stages = self.training.num_micro_batches, self.layout.stages.placements
+        crosses = crossing_pairs(self.cost.cluster.devices_per_node, [stage.devices for stage in stages])
+        return pipeline_of(self.config, count, self.cost, stages[0], crosses)
 
     @cached_property
     def priced(self) -> Priced:

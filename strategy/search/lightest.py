@@ -17,7 +17,7 @@ from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.linear_step import stage_rows
 from strategy.bounds.point import AT_HEAD, AT_WORK, BYTES, MOVED, SIZE, TIMES, FloatArray
-from strategy.layout.config import PlanConfig
+from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.models import Model
@@ -27,6 +27,7 @@ from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Question, Templates
 from strategy.search.template.stages import between_places, pipelined
+from strategy.space.candidates import offloads_of
 from strategy.space.request import Request
 
 LOOKED_AT = 3
@@ -73,10 +74,13 @@ def nothing_fits_deep(
 
 
 def host_may_hold(request: Request) -> str:
-    """What else may be tried where layers are alike: plans that offload are searched where that is pinned alone."""
+    """What else may be tried where a host may hold some, which was not looked at."""
     cluster, pins = request.cost.cluster, request.pins
-    is_open = pins.offload is None and pins.trainer is None and cluster.host is not None and not cluster.groups
-    return 'let the host hold what devices do not use (pin offload = "optimizer" or "all")' if is_open else ""
+    if cluster.host is None or cluster.groups or pins.trainer is not None or pins.offload not in (None, Offload.NONE):
+        return ""
+    if pins.offload is None and offloads_of(request, Recompute.NONE)[1:]:
+        return ""
+    return 'let the host hold what devices do not use (pin offload = "optimizer" or "all")'
 
 
 def _light_proposals(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -23,6 +23,7 @@ from strategy.bounds.point import (
     AT_WORK,
     KINDS_OF_BYTES,
     MESSAGES,
+    MICRO_COPIED,
     MOVED,
     PASSES,
     PER_MICRO_BATCH,
@@ -179,13 +180,13 @@ class Prospects:
     def a_little(self, box: Box, priced: FloatArray) -> FloatArray:
         """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever.
 
-        Bytes and messages that have no price have none here: what other boxes may take over of the answer depends on
-        it, and what no path counts may be as much as one likes.
+        Bytes, messages and copies that have no price have none here: what other boxes may take over of the answer
+        depends on it, and what no path counts may be as much as one likes.
         """
         config, found = box.config, np.zeros(SIZE)
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
-        found[MESSAGES] = priced[MESSAGES] > 0
+        found[MESSAGES], found[MICRO_COPIED] = priced[MESSAGES] > 0, found[MICRO_COPIED] * (priced[MICRO_COPIED] > 0)
         for each in PER_MICRO_BATCH:
             found[each] *= config.num_micro_batches
         byte = TIE * box.bound_ns / self.request.memory_limit_bytes
@@ -194,10 +195,7 @@ class Prospects:
         return LITTLE * found
 
     def propose(self, box: Box, answer: Proposed, point: FloatArray, kept: Proposed | None = None) -> None:
-        """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them.
-
-        `kept`: the same with all kept in the layers between.
-        """
+        """Add the configurations of a box under layouts, and with all `kept` between; says how crowded memory is."""
         request, best_ns, within = self.request, self.best_ns, box.within
         overlap, least_ns, fitting_ns, lightest = request.overlap_of(box.config), math.inf, math.inf, math.inf
         for one in box.configs:
@@ -257,11 +255,11 @@ class Prospects:
                     least_ns = min(least_ns, found.found.step_ns)
         return least_ns
 
-    def propose_mixed_anew(self, boxes: Sequence[Box], *, balances: bool = False) -> None:
+    def propose_mixed_anew(self, boxes: Sequence[Box], is_over: Callable[[], bool], *, balances: bool = False) -> None:
         """Mix all ways that are known: plans have shown how much memory there is in truth. Or those that both fit."""
-        for box in boxes:
-            for one, other in itertools.combinations(box.layouts, 2):
-                self._propose_mixed(box, one, other, balances=balances)
+        pairs = ((box, *pair) for box in boxes for pair in itertools.combinations(box.layouts, 2))
+        for box, one, other in itertools.takewhile(lambda _: not is_over(), pairs):
+            self._propose_mixed(box, one, other, balances=balances)
 
     def most_promising(self, boxes: list[Box], latest: Box | None = None) -> Box | None:
         """The box that is thought to take least, or the latest one where that is thought to take hardly more.
@@ -369,7 +367,8 @@ class Prospects:
         request = self.request
         whole = request.model.parameters / (config.tp * config.pp)
         parameters = whole * (1 - self.of_experts + self.of_experts / config.ep)
-        static = 7 * parameters + 12 * whole / config.shards if config.zero_stage < 3 else 18 * whole / config.shards
+        state = 0.0 if config.offload.of_optimizer else 12 * whole / config.shards
+        static = state + (7 * parameters if config.zero_stage < 3 else 6 * whole / config.shards)
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
         more = {Recompute.MEMORY_BOUND: AGAIN_SAVED, Recompute.FULL: FULL_SAVED}.get(config.recompute, ALL_SAVED)
@@ -480,7 +479,7 @@ def _rows_of_experts(graph: Graph) -> tuple[int, float]:
 def _of_memory(config: PlanConfig) -> object:
     """What decides on the memory that a sample takes."""
     shared = config.zero_stage, config.zero_group
-    return config.dp, config.ep, config.tp, config.cp, config.pp, *shared, config.recompute
+    return config.dp, config.ep, config.tp, config.cp, config.pp, *shared, config.recompute, config.offload
 
 
 def _of_mesh(config: PlanConfig) -> object:

@@ -60,6 +60,8 @@ PROMISING = 2
 UNLIKE = 1.15
 """By this factor the second of them may promise less than the first if it is of the other kind, with a pipeline or
 without, of which nothing is known to fit: what promises are worth is not the same for both."""
+BALANCING = 0.25
+"""Part of the time that is left for mixes of ways that both fit."""
 BESIDE = 2.0
 """By this part of what is asked for the box that promises most, more is asked for those that are bounded least."""
 AT_LEAST = 6
@@ -247,11 +249,11 @@ class Refinement:
     def balance(self) -> None:
         """Mix ways that both fit, of all that may be better: where nothing else is left to plan."""
         below = [box for box in self.boxes if box.bound_ns < self.most_ns]
-        self.prospects.propose_mixed_anew(below, balances=True)
+        self.prospects.propose_mixed_anew(below, self.budget.share(BALANCING).is_over, balances=True)
 
     def _ask_anew(self) -> None:
         if self.known.margins:
-            self.prospects.propose_mixed_anew(self.boxes)
+            self.prospects.propose_mixed_anew(self.boxes, self.budget.is_over)
         if self.known.refused:
             fits = {one.found.config for one in self.known.fitting(self.request)}
             for box in self.boxes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from strategy.base.errors import PlanError
 from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
-from strategy.layout.config import PlanConfig
+from strategy.layout.config import Offload, PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.search.template.layer_mix import LayerMix, mixed_layers
 from strategy.search.template.stages import Pipelined
@@ -30,8 +30,9 @@ TELLING, SPREADS, CLOSE = 3, 3.0, 5e-3
 GATHERED = 0.07
 """By so much a pipeline's blocks lie further apart whose parameters are gathered, and gradients exchanged, in every
 micro-batch: plans held 1.05 to 1.17 of what others do."""
-HeldAlike = tuple[Schedule, bool, bool]
-"""What configurations hold micro-batches alike: their schedule, whether they have a pipeline, and gather parameters."""
+HeldAlike = tuple[Schedule, bool, bool, Offload]
+"""What configurations hold micro-batches alike: their schedule, whether they have a pipeline, and gather parameters,
+and what waits on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def usual_margin(config: PlanConfig) -> float:
 
 def held_alike(config: PlanConfig) -> HeldAlike:
     """What a configuration has in common with those whose plans tell what it holds."""
-    return config.schedule, config.pp > 1, config.zero_stage == 3
+    return config.schedule, config.pp > 1, config.zero_stage == 3, config.offload
 
 
 @dataclass(slots=True)

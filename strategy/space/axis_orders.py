@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from strategy.hardware.cluster import Cluster
 from strategy.layout.config import PlanConfig
+from strategy.layout.shared_links import crossing_pairs
 from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import Shape
 
@@ -56,9 +57,11 @@ def strides_of(config: PlanConfig, order: Sequence[str]) -> tuple[int, ...]:
 
 def ranks_of(config: PlanConfig) -> npt.NDArray[np.int64]:
     """(stages, *mesh): the rank of every coordinate."""
-    shape = (config.pp, *config.mesh)
-    strides = config.strides or _in_order(shape)
-    return np.tensordot(np.array(strides, np.int64), np.indices(shape, np.int64), axes=1)
+    return _ranks((config.pp, *config.mesh), config.strides)
+
+
+def _ranks(shape: Shape, strides: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    return np.tensordot(np.array(strides or _in_order(shape), np.int64), np.indices(shape, np.int64), axes=1)
 
 
 def _sizes(config: PlanConfig) -> dict[str, int]:
@@ -90,6 +93,19 @@ def unlike_stages(cluster: Cluster, config: PlanConfig) -> tuple[Placement, ...]
         nodes = np.array(stage.devices) // cluster.devices_per_node
         found.setdefault(_relabelled(nodes), stage)
     return tuple(found.values())
+
+
+def stages_crossing(cluster: Cluster, config: PlanConfig) -> tuple[bool, ...]:
+    """(stages,): whether what each hands to the next goes between nodes."""
+    return _stages_crossing(cluster.devices_per_node, config.pp, config.mesh, config.strides, config.stage_order)
+
+
+@lru_cache(maxsize=1 << 12)
+def _stages_crossing(
+    per_node: int, pp: int, mesh: Shape, strides: tuple[int, ...], stage_order: tuple[int, ...]
+) -> tuple[bool, ...]:
+    ranks = _ranks((pp, *mesh), strides).reshape(pp, -1)
+    return crossing_pairs(per_node, ranks[list(stage_order)] if stage_order else ranks)
 
 
 def first_stage(config: PlanConfig) -> Placement:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from strategy.base.errors import InputError
 from strategy.graph.graph import Graph
-from strategy.layout.config import Offload, PlanConfig
+from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Stages, assign_stages
 from strategy.passes.planned import planned_graph
@@ -19,6 +18,7 @@ from strategy.sbp.sbp import B, NdSbp
 from strategy.sbp.tensor import Shape
 from strategy.space.axes_as_one import one_but_for_experts, one_for_parameters
 from strategy.space.axis_orders import placements_of
+from strategy.space.offloads import check_host
 from strategy.space.pins import check_pins, pinned
 from strategy.space.request import Pins, Request
 from strategy.space.rules import AlongAxes, along_axes
@@ -61,10 +61,7 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
             offloaded has nowhere to go.
         InfeasibleError: the mesh does not allow the pinned layouts; names every op.
     """
-    if config.offload is not Offload.NONE and request.cost.cluster.host is None:
-        hint = "write a [host] section into its file: memory, memory_bandwidth, compute, bandwidth, latency"
-        where = f"cluster {request.cost.cluster.name}"
-        raise InputError("there is no host to offload to", where=where, got=str(config.offload), hint=hint)
+    check_host(request.cost.cluster, config.offload)
     graph = planned_graph(request.model, request.training_with(config), config)
     placements, mesh, pins = placements_of(config), config.mesh, request.pins
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(mesh))

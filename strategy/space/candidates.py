@@ -16,21 +16,15 @@ from functools import lru_cache
 from typing import Any
 
 from strategy.base.errors import InputError
-from strategy.cost.cost import op_features
-from strategy.cost.measurement import Features
-from strategy.graph.graph import Phase
-from strategy.graph.signature import op_signatures
 from strategy.layout.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, at_position, schedule_problem
 from strategy.models import Model
-from strategy.passes.offload import has_trips
 from strategy.passes.recompute import dropped_values
-from strategy.passes.recompute import recompute as recomputed
 from strategy.passes.training import Training, training_graph
-from strategy.sbp.placement import Space
 from strategy.space.axis_orders import axis_orders, placements_of, strides_of
 from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.lighter_ends import lighter_runs
+from strategy.space.offloads import check_host, least_held_nbytes, may_travel, updates_no_faster
 from strategy.space.request import Request
 from strategy.space.short_model import shortened
 from strategy.space.space import SearchSpace
@@ -50,6 +44,8 @@ BYTES_REPEATED = 4
 """Of a parameter and its gradient, in half precision."""
 CROWDED = 0.5
 """Part of a device's memory that these crowd."""
+FILLED = 0.375
+"""Part of all memory from which on it is looked at what may wait on hosts: that of what must be there between steps."""
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
@@ -336,7 +332,11 @@ def stand_in(request: Request) -> Model | None:
     """
     pins = request.pins
     names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
-    extras = pins.offload not in (None, Offload.NONE) or pins.tiles or pins.zero_owner
+    waits = pins.offload not in (None, Offload.NONE)
+    is_odd = waits and (
+        request.cost.cluster.host is None or not updates_no_faster(request.model, request.training, request.cost)
+    )
+    extras = is_odd or pins.tiles or pins.zero_owner
     is_small = request.is_small and not request.cost.cluster.groups
     if request.deduction is not None or any(names) or extras or is_small:
         return None
@@ -344,44 +344,31 @@ def stand_in(request: Request) -> Model | None:
 
 
 def offloads_of(request: Request, recompute: Recompute) -> tuple[Offload, ...]:
-    """What may wait on the host, least first, where there is one and candidates are solved one by one.
+    """What may wait on the host, least first, where there is one.
 
     Not where layouts are pinned: what saves memory may then take less time, and each candidate would have to be solved.
+    Where candidates are many (`stand_in`), only if what a training holds at least fills much of its devices' memory,
+    shared out evenly among all.
     """
     pins, host = request.pins, request.cost.cluster.host
+    check_host(request.cost.cluster, pins.offload or Offload.NONE)
     if pins.offload is not None or host is None or pins.layouts or pins.trainer is not None:
         return (pins.offload or Offload.NONE,)
-    if request.deduction is not None or stand_in(request):
+    if request.deduction is not None or (stand_in(request) and not _are_filled(request)):
         return (Offload.NONE,)
     training = replace(request.training, num_micro_batches=1)
-    kinds = [Offload.NONE, *(Offload.ACTIVATIONS,) * _may_travel(request.model, training, recompute)]
-    if _updates_no_faster(request):
+    kinds = [Offload.NONE, *(Offload.ACTIVATIONS,) * may_travel(request.model, training, recompute)]
+    if updates_no_faster(request.model, request.training, request.cost):
         kinds += [Offload.OPTIMIZER, *(Offload.ALL,) * (len(kinds) > 1)]
     return tuple(kinds)
 
 
-@lru_cache(maxsize=32)
-def _may_travel(model: Model, training: Training, recompute: Recompute) -> bool:
-    """Whether there are activations that wait for the backward pass in a layer, of those that are kept."""
-    return has_trips(recomputed(training_graph(shortened(model) or model, training), recompute))
-
-
-def _updates_no_faster(request: Request) -> bool:
-    """Whether no update runs faster on the host than on its device, so that there is nothing to gain but memory."""
-    for here in _updates(request.model, replace(request.training, num_micro_batches=1)):
-        sheets = [request.cost.least_of(replace(here, space=space)) for space in (Space.DEVICE, Space.HOST)]
-        device, host = ((one.fixed_s, one.s_per_flop, one.s_per_byte) for one in sheets)
-        if any(there < near for near, there in zip(device, host, strict=True)):
-            return False
-    return True
-
-
-@lru_cache(maxsize=32)
-def _updates(model: Model, training: Training) -> tuple[Features, ...]:
-    """The updates of a step on one device, each once of those that are alike."""
-    graph = training_graph(shortened(model) or model, training)
-    ops = [op for op in graph.ops if op.updates and op.phase is Phase.UPDATE]
-    return tuple(dict.fromkeys(op_features(graph, op, op_signatures(graph, op, (1,))[0], (1,)) for op in ops))
+def _are_filled(request: Request) -> bool:
+    """Whether what a training holds at least fills much of its devices' memory."""
+    if request.cost.cluster.groups:
+        return False
+    least = least_held_nbytes(request.model, replace(request.training, num_micro_batches=1, global_batch=1))
+    return least > FILLED * request.devices * request.memory_limit_bytes
 
 
 def saves_most(request: Request, config: PlanConfig) -> bool:

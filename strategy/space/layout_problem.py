@@ -25,11 +25,11 @@ import numpy.typing as npt
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.units import to_ns
 from strategy.cost.cost import by_groups
-from strategy.graph.graph import Graph, act_rate
+from strategy.graph.graph import Graph
 from strategy.graph.signature import Signature, piece_specs
 from strategy.ilp.problem import FORBIDDEN, Problem
 from strategy.layout.layout import Home
-from strategy.layout.objective import account_of, load_features
+from strategy.layout.objective import load_features
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import TensorSpec
 from strategy.space.bundles import Bundle, Move, Weights, bundles, in_parts
@@ -141,8 +141,7 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
     for found in classes.of_ops:
         weight: dict[tuple[int, ...], Weight] = {groups[space.stages.stage_of[op.name]]: 0 for op in found.ops}
         for op in found.ops:
-            stage, rate = space.stages.stage_of[op.name], act_rate(space.graph, op)
-            weight[groups[stage]] += space.weight(op, account_of(rate, op.phase, stage, space.stages.lap_of(op.name)))
+            weight[groups[space.stages.stage_of[op.name]]] += space.act_weight(op)
         weights.append(weight)
         for each, counted in weight.items():
             if np.any(counted):

@@ -17,7 +17,7 @@ from strategy.models import Model
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.sbp.sbp import NdSbp
-from strategy.space.axis_orders import first_stage, placements_of
+from strategy.space.axis_orders import first_stage, placements_of, stages_crossing
 from strategy.space.deduce import Deduction
 from strategy.space.pins import placement_problems, stage_of_devices
 from strategy.space.trainer_space import TargetTrainer
@@ -147,7 +147,8 @@ class Request:
 
     def pipeline_of(self, config: PlanConfig) -> Pipeline:
         """The pipeline of a candidate."""
-        return pipeline_of(config, config.num_micro_batches, self.cost, first_stage(config))
+        crosses = stages_crossing(self.cost.cluster, config)
+        return pipeline_of(config, config.num_micro_batches, self.cost, first_stage(config), crosses)
 
     def overlap_of(self, config: PlanConfig) -> Overlap:
         """How communication runs beside computation under a candidate."""

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.cost.cost import CostModel
-from strategy.graph.graph import Graph, Op
+from strategy.graph.graph import Graph, Op, act_rate
 from strategy.graph.signature import Listings, SbpFilter, Signature
-from strategy.layout.arrangement import Pipeline
+from strategy.layout.arrangement import Pipeline, act_kind
 from strategy.layout.convert import Converter
 from strategy.layout.critical_path import even_paths
 from strategy.layout.layout import Stages
-from strategy.layout.objective import Account, overlap_of
+from strategy.layout.objective import Account, op_account, overlap_of
 from strategy.layout.step_times import MeanPath, StepTimes, mean_path, no_times
 
 Keep = Callable[[Op, Signature], bool]
@@ -158,7 +158,7 @@ class SearchSpace:
             return self.along
         even = even_paths(pipeline.schedule, count, pipeline.laps, pipeline.num_micro_batches, pipeline.overlaps)
         nothing = StepTimes(**no_times(count, pipeline.laps), overlap=overlap_of(pipeline, self.cost))
-        return mean_path(pipeline.schedule, nothing, even)
+        return mean_path(pipeline.schedule, pipeline.num_micro_batches, nothing, even)
 
     def weight(self, op: Op, account: Account) -> Weight:
         """How often the paths pass an act of an op, or of a conversion for it: what a nanosecond of it costs."""
@@ -166,3 +166,9 @@ class SearchSpace:
             return self.weigh(op, account)
         name, place = account
         return int(getattr(self.paths.counts, name)[place])
+
+    def act_weight(self, op: Op) -> Weight:
+        """The same of an act of an op."""
+        stage, lap = self.stages.stage_of[op.name], self.stages.lap_of(op.name)
+        rate = act_rate(self.graph, op)
+        return self.weight(op, op_account(self.pipeline, act_kind(op), rate, op.phase, stage, lap))

@@ -19,7 +19,7 @@ from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.point import BYTES, OF_STEP, SIZE, FloatArray
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateName
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
@@ -27,6 +27,7 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.template.template_solve import Chosen, solve_template
+from strategy.space.offloads import updates_no_faster
 from strategy.space.request import Request
 from strategy.space.short_model import shortened
 from tests.campaigns.outcome import Outcome
@@ -53,6 +54,8 @@ QUOTAS = {
     "tensor axis alone": 0.15,
     "half at least": 0.1,
     "once per step, or with every micro-batch": 0.1,
+    "activations on the host": 0.12,
+    "optimiser on the host": 0.12,
 }
 
 
@@ -144,8 +147,13 @@ def random_request(rng: random.Random, model: Model) -> tuple[Request, PlanConfi
     device = replace(cluster.device, **SPEEDUPS)
     asked = replace(asked, training=training, cost=replace(asked.cost, cluster=replace(cluster, device=device)))
     zero = {"zero_stage": stage, "zero_min_size": rng.choice((1, 4096))}
+    offload = rng.choice((Offload.NONE, Offload.NONE, *Offload))
+    if not updates_no_faster(model, training, asked.cost):
+        raise InputError("a host that updates faster than devices")
     schedule, count = Schedule.ONE_F_ONE_B, BATCH // (dp * micro_batch)
-    return asked, PlanConfig(dp, tp, 1, micro_batch, count, schedule, ep=ep, recompute=recompute, **zero)
+    return asked, PlanConfig(
+        dp, tp, 1, micro_batch, count, schedule, ep=ep, recompute=recompute, offload=offload, **zero
+    )
 
 
 def solved(
@@ -174,5 +182,7 @@ def features(asked: Request, config: PlanConfig, forms: ClosedForms, *, of_axes:
         "gathered or reduced": forms.exchange_ns(config) > 0 and not of_axes,
         "rows exchanged": forms.dispatch_ns(config) > 0,
         "tensor axis alone": of_axes,
+        "activations on the host": config.offload.of_activations,
+        "optimiser on the host": config.offload.of_optimizer,
     }
     yield from (name for name, holds in about.items() if holds)

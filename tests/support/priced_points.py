@@ -59,8 +59,8 @@ IntArray = npt.NDArray[np.int64]
 Picks = tuple[int, ...]
 Key = tuple[object, ...]
 """("before" | "after", stage), ("chunk", phase, stage, lap), ("message", phase, place) or ("held", stage, time); what
-is counted apart ends with "apart", once per step behind its lap, conversions that are waited for end with "waited", and
-"covered" what is covered of these."""
+is counted apart ends with "apart", once per step behind its lap, conversions that are waited for end with "waited",
+"covered" what is covered of these, and "copied" what moves between a device and its host."""
 NOMINAL_BYTES = 1 << 22
 """Of each rank, in an exchange whose time tells how long exchanges are on which links."""
 PARTS_OF_NS = 1024
@@ -248,12 +248,20 @@ class _Arranged:
     def _account(self, arrangement: Arrangement, action: Action) -> Key:
         """Where an act counts."""
         found = self._place(action)
+        if action.op and self.listed.pipeline.overlaps and self._changes_space(action.op):
+            return (*found, "copied") if found[0] == "chunk" else (*found, action.lap, "apart")
         converts = not action.op and action.step is not None and action.kind is not ActKind.TRANSFER
         if not (converts and self.listed.pipeline.overlaps):
             return found
         if found[0] in ("before", "after"):
             return (*found, action.lap, "apart")
         return (*found, "apart" if _written(arrangement, action).value in self.not_waited_for else "waited")
+
+    def _changes_space(self, op: str) -> bool:
+        """Whether what it makes is in another memory than what it is made of."""
+        graph, found = self.listed.graph, self.listed.graph.by_name[op]
+        spaces = {graph.values[name].space for name in (*found.inputs, *found.outputs)}
+        return len(found.inputs) == len(found.outputs) == 1 and len(spaces) == 2
 
     def _place(self, action: Action) -> Key:
         if action.phase is Phase.UPDATE:
@@ -352,7 +360,7 @@ class _Tables:
         places, stages = range(config.pp * pipeline.laps), range(config.pp)
         keys: list[Key] = [(when, stage) for when in ("before", "after") for stage in stages]
         chunks = [("chunk", phase, stage, lap) for phase in Phase for stage in stages for lap in range(pipeline.laps)]
-        keys += [(*key, *more) for key in chunks for more in ((), ("apart",), ("waited",), ("covered",))]
+        keys += [(*key, *more) for key in chunks for more in ((), ("apart",), ("waited",), ("covered",), ("copied",))]
         keys += [(*key, lap, "apart") for key in keys[: 2 * config.pp] for lap in range(pipeline.laps)]
         keys += [("message", phase, place) for phase in (Phase.FORWARD, Phase.BACKWARD) for place in places]
         self.times = len(keys)
@@ -421,7 +429,11 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
     splits, laps = pipeline.schedule.splits_backward, pipeline.laps
     zero = np.zeros_like(next(iter(columns.values())))
     slow = round(PARTS_OF_NS * listed.cost.cluster.device.slowdown) if pipeline.overlaps else 0
-    shared = _shared(listed)
+    shared, of_messages = _shared(listed), _taken_by_messages(listed)
+
+    def handed_on(phase: Phase, place: int) -> IntArray:
+        """What a message takes from that which is beside its sender."""
+        return of_messages.get((phase, place), 0) * columns.get(("message", phase, place), zero)
 
     def taken(*key: object) -> IntArray:
         phases = (Phase.BACKWARD, Phase.WEIGHT) if key[1] is Phase.BACKWARD and not splits else (key[1],)
@@ -434,9 +446,10 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
         sent = {Phase.FORWARD: (place, place - 1), Phase.BACKWARD: (place, place + 1)}.get(phase, ())
         messages = sum((columns.get(("message", phase, one), zero) for one in sent), zero)
         covered = taken("chunk", phase, stage, lap, "covered")
-        busy = PARTS_OF_NS * apart + shared * (waited + covered)
+        busy = PARTS_OF_NS * apart + shared * (waited + covered) + handed_on(phase, place)
+        copied = PARTS_OF_NS * taken("chunk", phase, stage, lap, "copied")
         own = PARTS_OF_NS * (own + waited) + slow * (apart + messages) + max(slow, PARTS_OF_NS // 64) * covered
-        return np.maximum(own, busy), busy
+        return np.maximum(np.maximum(own, busy), copied), busy
 
     def once(when: str, stage: int) -> tuple[IntArray, IntArray, list[IntArray]]:
         """What is done once itself, how much what is beside it slows down, and that, lap by lap."""
@@ -449,6 +462,7 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
     ahead_of = [once("before", stage) for stage in range(p)]
     behind = [once("after", stage) for stage in range(p)]
     free, sent, given = [own + slows for own, slows, _ in ahead_of], [zero] * p, [zero] * p
+    left = [zero] * p
     arrival: dict[Key, IntArray] = {}
     while any(order):
         for stage in range(p):
@@ -464,7 +478,9 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
                 end = begin + took
                 if ahead and k == 0:
                     own, _, gathers = ahead_of[stage]
-                    end = np.maximum(end, own + sum(gathers[: lap + 1], zero) + busy)
+                    end = np.maximum(end, own + sum(gathers[: lap + 1], zero) + busy + left[stage])
+                if ahead:
+                    left[stage] = left[stage] + handed_on(phase, place)
                 waits = (busy > 0) & (sent[stage] > begin)
                 end = np.maximum(end, given[stage])
                 sent[stage] = sent[stage] + np.where(waits, busy, 0)
@@ -492,6 +508,26 @@ def _shared(listed: Listed) -> int:
         return 0
     one, other = _on_levels(listed, [waited_for]), _on_levels(listed, apart)
     return round(PARTS_OF_NS * sum(one[level] * other[level] for level in one))
+
+
+def _taken_by_messages(listed: Listed) -> dict[tuple[Phase, int], int]:
+    """(pass, place) -> in parts of a nanosecond, how much of one of its message what is apart stands still."""
+    config, pipeline, per_node = listed.config, listed.pipeline, listed.cost.cluster.devices_per_node
+    sizes = dict(zip(config.axes, config.mesh, strict=True))
+    apart = [name for name in ("replica", "data", "expert", "context") if sizes.get(name, 1) > 1]
+    if not apart or not pipeline.overlaps:
+        return {}
+    shares, found = _on_levels(listed, apart), {}
+    for place in range(config.pp * pipeline.laps - 1):
+        here, there = (
+            listed.stages.placements[at_position(pipeline.schedule, config.pp, at)[0]].devices
+            for at in (place, place + 1)
+        )
+        if here != there:
+            crosses = any(a // per_node != b // per_node for a, b in zip(here, there, strict=True))
+            ticks = round(PARTS_OF_NS * shares["inter" if crosses else "intra"])
+            found[Phase.FORWARD, place] = found[Phase.BACKWARD, place + 1] = ticks
+    return found
 
 
 def _on_levels(listed: Listed, names: Sequence[str]) -> dict[str, float]:

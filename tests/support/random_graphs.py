@@ -369,7 +369,11 @@ def random_paths(rng: random.Random, pipeline: Pipeline, stages: int, cost: Cost
             for name, zeros in no_times(stages, pipeline.laps).items()
         }
         times = StepTimes(**arrays, overlap=overlap_of(pipeline, cost))
-        path = critical_path(pipeline.schedule, pipeline.num_micro_batches, in_ticks(pipeline.schedule, times))
-        return mean_path(pipeline.schedule, times, path)
+        path = critical_path(
+            pipeline.schedule,
+            pipeline.num_micro_batches,
+            in_ticks(pipeline.schedule, pipeline.num_micro_batches, times),
+        )
+        return mean_path(pipeline.schedule, pipeline.num_micro_batches, times, path)
 
     return one() if rng.random() < 0.5 else mixed([one(), one()], [1, 1])

@@ -82,7 +82,7 @@ def priced(pricing: LayerPricing, stages: Sequence[Stage], samples: int, count: 
         laps = np.array([[number for _, number in pairs]], np.int64)
         peak = max(peak, peak_bytes([part for part, _ in pairs], config, at, laps))
     times["forward_message_ns"], times["backward_message_ns"] = messages_ns(pricing, stages, samples, count)
-    overlap = pricing.overlap(layers.strategy for stage in stages for layers in stage)
+    overlap = pricing.overlap((layers.strategy for stage in stages for layers in stage), len(stages))
     return step_ns(Schedule.ONE_F_ONE_B, count, StepTimes(**times, overlap=overlap)), peak
 
 

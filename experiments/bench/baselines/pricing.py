@@ -125,9 +125,9 @@ class LayerPricing:
         """Of a rank."""
         return self.request.memory_limit_bytes
 
-    def overlap(self, strategies: Iterable[Strategy]) -> Overlap:
+    def overlap(self, strategies: Iterable[Strategy], stages: int) -> Overlap:
         """How communication runs beside computation; of several, on the mesh where it takes least."""
-        configs = [PlanConfig(each.dp, each.tp, 1, 1, 1, Schedule.ONE_F_ONE_B) for each in strategies]
+        configs = [PlanConfig(each.dp, each.tp, stages, 1, 1, Schedule.ONE_F_ONE_B) for each in strategies]
         return min((self.request.overlap_of(each) for each in configs), key=lambda each: each.shared_ticks)
 
     def meshes(self, ranks: int) -> Iterator[tuple[int, int]]:

@@ -48,7 +48,8 @@ def uniform(pricing: LayerPricing) -> FoundPipeline | None:
                     recompute=strategy.recompute,
                     zero_stage=strategy.zero_stage,
                 )
-                found = pipelined(prices.parts, config, pricing.layers, prices.between_ns, pricing.overlap([strategy]))
+                overlap = pricing.overlap([strategy], config.pp)
+                found = pipelined(prices.parts, config, pricing.layers, prices.between_ns, overlap)
                 peak = max(found.peak_bytes)
                 if peak <= pricing.limit_bytes and (best is None or found.step_ns < best.step_ns):
                     best = FoundPipeline(found.step_ns, peak, _words(strategy, config))

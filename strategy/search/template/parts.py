@@ -20,7 +20,7 @@ from strategy.layout.layout import Layout
 from strategy.layout.objective import acts_ns, all_features
 from strategy.layout.overlapped import is_overlapped
 from strategy.layout.parameter_gathers import of_parameters
-from strategy.layout.step_times import COVERED, OVERLAPPED, WAITED
+from strategy.layout.step_times import COPIED, COVERED, OVERLAPPED, WAITED
 from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Space
@@ -42,6 +42,7 @@ class LayerPart:
             what goes on beside each of these.
         forward_waited_ns, backward_waited_ns, weight_waited_ns: of a micro-batch, the collectives that it waits for.
         backward_covered_ns: of a micro-batch, those that gradients of weights are computed beside, if they are.
+        forward_copied_ns, backward_copied_ns, weight_copied_ns: of a micro-batch, what moves to the host and back.
         static_bytes: held for ever.
         step_bytes: of a step, held through all its passes, but for sums.
         behind_bytes: of a step, held until its last backward pass.
@@ -70,6 +71,9 @@ class LayerPart:
     backward_waited_ns: int = 0
     weight_waited_ns: int = 0
     backward_covered_ns: int = 0
+    forward_copied_ns: int = 0
+    backward_copied_ns: int = 0
+    weight_copied_ns: int = 0
     static_bytes: int = 0
     step_bytes: int = 0
     behind_bytes: int = 0
@@ -147,6 +151,8 @@ def _place_of(
         value = arrangement.tensors[action.writes[0]].value
         beside = cost.cluster.overlaps and is_overlapped(graph, value, action.rate, action.phase)
         name = OVERLAPPED[name] if beside else WAITED.get(name, name)
+    elif action.kind is ActKind.COPY and cost.cluster.overlaps:
+        name = COPIED.get(name) or OVERLAPPED[name]
     return op.name, name
 
 
@@ -222,7 +228,7 @@ def _hold(
             if index not in counted_once and index not in over:
                 passing[place].add(use.begin, until.get(index, use.end), nbytes)
     beside = [dict.fromkeys((True, False), 0) for _ in range(LAYERS)]
-    for index, (place, phase) in moved.items():
+    for index, (place, phase) in (*moved.items(), *(_travelling(arrangement, at) if overlaps else {}).items()):
         nbytes = held_nbytes(graph, layout.stages, arrangement.tensors[index], rank)
         beside[place][phase is Phase.FORWARD] += nbytes
     for part, in_passing, in_update, next_to in zip(found, passing, updating, beside, strict=True):
@@ -288,6 +294,12 @@ def _moved_beside(graph: Graph, arrangement: Arrangement, at: Mapping[str, int])
             moved = (action.writes if value in parameters else action.reads)[0]
             found[moved] = at[_belongs_to(graph, arrangement, action).name], action.phase
     return found
+
+
+def _travelling(arrangement: Arrangement, at: Mapping[str, int]) -> dict[int, tuple[int, Phase]]:
+    """What of another layer leaves for the host or comes back beside a layer's own: tensor -> (part, pass)."""
+    copies = (a for a in arrangement.actions if a.kind is ActKind.COPY and a.op and a.rate is Rate.MICRO_BATCH)
+    return {(a.reads if a.phase is Phase.FORWARD else a.writes)[0]: (at[a.op], a.phase) for a in copies}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from strategy.bounds.quick_bound import least_work
 from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import Cluster
 from strategy.hardware.presets import PRESETS
-from strategy.layout.config import PlanConfig
+from strategy.layout.config import Offload, PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
@@ -79,8 +79,9 @@ def random_case(rng: random.Random) -> tuple[Request, PlanConfig]:
     laps = 2 if schedule in (Schedule.INTERLEAVED, Schedule.ZBV) else 1
     dp = ranks // pp // tp
     config = PlanConfig(
-        dp, tp, pp, 1, 2 * pp, schedule, virtual_stages=laps, zero_stage=rng.choice([0, 3]) if dp > 1 else 0
-    )
+        dp, tp, pp, 1, 2 * pp, schedule, virtual_stages=laps, zero_stage=rng.choice([0, 3]) if dp > 1 else 0,
+        offload=rng.choice([Offload.NONE, *Offload]),
+    )  # fmt: skip
     training = Training(global_batch=config.num_micro_batches * dp, precision=Precision.BF16)
     return Request("gpt", GPT, training, CostModel(replace(cluster, **links), {}), 2**40), config
 
@@ -118,8 +119,9 @@ def test_points_count_what_pipelines_take(cases: int) -> None:
             seen["otherwise"] += 1
         seen["far"] += FAR_KIND in known
         seen["tied"] += config.schedule is not Schedule.ZBV
+        seen["waits"] += config.offload is not Offload.NONE
     print(dict(seen))
-    assert all(seen[name] >= cases // 6 for name in ("alike", "far", "tied")), seen
+    assert all(seen[name] >= cases // 6 for name in ("alike", "far", "tied", "waits")), seen
     assert seen["otherwise"] >= cases // 12, seen
 
 

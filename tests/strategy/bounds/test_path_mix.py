@@ -57,7 +57,7 @@ def test_no_mix_is_longer_than_a_step() -> None:
         paths = mix.checked_mean(*found)
         times = random_point(rng, *found)
         schedule, count = pipeline.schedule, pipeline.num_micro_batches
-        step = makespan_ns(schedule, count, in_ticks(schedule, times))
+        step = makespan_ns(schedule, count, in_ticks(schedule, count, times))
         assert TICKS * paths.length(times) <= paths.number * step
         seen[f"{schedule}{', overlaps' * pipeline.overlaps}"] += 1
     print(dict(seen))
@@ -72,7 +72,11 @@ def test_a_step_is_as_long_as_its_own_path() -> None:
             continue
         pipeline, point = found[0], random_point(rng, *found)
         path = PathMix((point,), (3,)).checked_mean(*found)
-        step = makespan_ns(pipeline.schedule, pipeline.num_micro_batches, in_ticks(pipeline.schedule, point))
+        step = makespan_ns(
+            pipeline.schedule,
+            pipeline.num_micro_batches,
+            in_ticks(pipeline.schedule, pipeline.num_micro_batches, point),
+        )
         assert TICKS * path.length(point) == path.number * step
 
 

@@ -65,11 +65,21 @@ def test_of_several_proofs_the_better_is_kept(asked: Request) -> None:
     assert proofs.own[config][1] is good.why
 
 
-@pytest.mark.parametrize(
-    "pins", [Pins(layouts={"token": (Split(0),)}), Pins(tiles=2), Pins(offload=Offload.OPTIMIZER)], ids=str
-)
+@pytest.mark.parametrize("pins", [Pins(layouts={"token": (Split(0),)}), Pins(tiles=2)], ids=str)
 def test_there_is_no_certificate_of_other_pins(asked: Request, pins: Pins) -> None:
     assert certified_candidates(replace(asked, pins=pins), CandidateProofs(), UNKNOWN_NS) == (None, UNKNOWN_NS)
+
+
+def test_of_what_is_pinned_to_the_host_there_is_one(asked: Request) -> None:
+    pins = Pins(dp=2, micro_batch=2, recompute=Recompute.NONE, offload=Offload.OPTIMIZER)
+    asked, proofs = replace(asked, pins=pins), CandidateProofs()
+    configs = list(candidates_of(asked))
+    for config in configs:
+        proofs.learn(config, examine(asked, config, free_rules(config), UNLIMITED, None))
+    certificate, proved_ns = certified_candidates(asked, proofs, UNKNOWN_NS)
+    assert certificate is not None
+    assert min(quick_bound_ns(asked, config) for config in configs) < proved_ns < UNKNOWN_NS
+    assert replay_candidates(asked, certificate, proved_ns, configs[0]).by_proof > 0
 
 
 def test_deduced_plans_have_none(asked: Request) -> None:

@@ -25,7 +25,7 @@ from strategy.comm import chains
 from strategy.cost.cost import CostModel
 from strategy.graph.signature import Signature
 from strategy.hardware.presets import find_cluster
-from strategy.layout.config import KeptLayers, PlanConfig, Recompute
+from strategy.layout.config import KeptLayers, Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
@@ -49,7 +49,7 @@ from strategy.search.search_state import LayoutProposal, SearchState, usual_marg
 from strategy.search.template.layer_mix import LayerMix
 from strategy.search.template.stages import Pipelined
 from strategy.search.template.template_solve import Chosen, solve_template
-from strategy.space.candidates import SCHEDULES
+from strategy.space.candidates import SCHEDULES, listed
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
 from strategy.space.trainer_space import TargetTrainer
@@ -457,7 +457,7 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
     seconds = {"fast": 600.0, "slow": 1.0, "slowest": 2.0}
 
     class Config(str):
-        schedule, pp, zero_stage = Schedule.ONE_F_ONE_B, 2, 0
+        schedule, pp, zero_stage, offload = Schedule.ONE_F_ONE_B, 2, 0, Offload.NONE
 
     tried: dict[str, float] = {}
     known = SimpleNamespace(
@@ -469,7 +469,7 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
         refused=False,
         doubt=math.inf,
         likely_ns=lambda one: one.found.step_ns,
-        margins={(Schedule.ONE_F_ONE_B, True, False): 1.0},
+        margins={(Schedule.ONE_F_ONE_B, True, False, Offload.NONE): 1.0},
         untried=lambda _: [
             SimpleNamespace(name=name, found=SimpleNamespace(config=Config(name), step_ns=1))
             for name in seconds
@@ -676,6 +676,22 @@ def test_where_there_is_time_for_one_plan_it_is_of_what_holds_less_and_is_hardly
     assert module._surest(request, known, leading, Budget.of(3600.0)) is leading
 
 
+def test_where_nothing_fits_the_device_the_host_holds_some_of_it() -> None:
+    """Of a pipeline with a tensor axis: state and activations; the bound is one of what may wait there, too."""
+    pins = Pins(tp=2, pp=2, micro_batch=1, schedule=Schedule.ONE_F_ONE_B, recompute=Recompute.FULL)
+    scarce = asked(limit=37 * 2**20, pins=pins)
+    found = search(scarce, simulate=simulated, budget=Budget.of(120), simulated=1)
+    assert found.plan.config.offload is Offload.ALL
+    assert max(found.plan.claims.peak_host_memory_bytes) > 0
+    assert verify(found.plan) == []
+    proved = replayed_bound(found.plan)
+    assert proved is not None
+    assert proved.configurations == sum(len(group) for group in listed(scarce))
+    kept = replace(scarce, pins=replace(pins, offload=Offload.NONE))
+    with pytest.raises((InfeasibleError, OutOfTimeError), match=r"pin offload = "):
+        search(kept, simulate=simulated, budget=Budget.of(120), simulated=1)
+
+
 def without_host(request: Request) -> Request:
     return replace(request, cost=CostModel(replace(request.cost.cluster, host=None), {}))
 
@@ -683,12 +699,14 @@ def without_host(request: Request) -> Request:
 def test_where_nothing_fits_what_was_left_to_choose_is_named() -> None:
     """Nothing is left open by who pins nothing; samples as long as a whole context are a reason of their own."""
     free = str(module._none_found(asked(limit=2**20), SearchState()))
-    hosted = 'let the host hold what devices do not use (pin offload = "optimizer" or "all")'
-    assert f"none is proved not to; {hosted}, take more devices, or more time" in free
-    pinned = str(module._none_found(asked(limit=2**20, pins=Pins(dp=4)), SearchState()))
-    assert f"; leave more open (recompute, zero_stage, degrees), {hosted}, take more devices" in pinned
+    assert "none is proved not to; take more devices, or more time" in free, "what waits on the host was looked at"
     without = str(module._none_found(without_host(asked(limit=2**20)), SearchState()))
     assert "none is proved not to; take more devices, or more time" in without
+    hosted = 'let the host hold what devices do not use (pin offload = "optimizer" or "all")'
+    roomy = str(module._none_found(asked(), SearchState()))
+    assert f"none is proved not to; {hosted}, take more devices, or more time" in roomy
+    pinned = str(module._none_found(asked(limit=2**20, pins=Pins(offload=Offload.NONE)), SearchState()))
+    assert f"; leave more open (recompute, zero_stage, degrees), {hosted}, take more devices" in pinned
     long = replace(asked(limit=2**20), model=replace(DEEP, sequence=131072))
     assert "take shorter samples than of 131,072 tokens, more devices" in str(module._none_found(long, SearchState()))
 
@@ -696,7 +714,7 @@ def test_where_nothing_fits_what_was_left_to_choose_is_named() -> None:
 @pytest.mark.parametrize("seconds", [0.0, 600.0])
 def test_a_limit_that_works_is_looked_for_while_there_is_time(seconds: float) -> None:
     """Llama-3.3-70B does not fit 8 GPUs; its search went on for 48 s after its 60 to name a limit that does."""
-    request = asked(limit=2**20, pins=ANSWERED)
+    request = asked(limit=2**20, pins=replace(ANSWERED, offload=Offload.NONE))
     short = shortened(request.model)
     work = least_work(request)
     groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns)
@@ -708,7 +726,7 @@ def test_a_limit_that_works_is_looked_for_while_there_is_time(seconds: float) ->
 
 def test_where_a_limit_that_works_takes_too_long_to_lay_out_it_is_said_about_how_much_is_held() -> None:
     """A trillion parameters on 8 GPUs: with a limit of 6 s, laying 3,072 micro-batches out took 60 s more."""
-    request = asked(limit=2**20, pins=ANSWERED)
+    request = asked(limit=2**20, pins=replace(ANSWERED, offload=Offload.NONE))
     found = LayoutProposal(
         Pipelined(PlanConfig(1, 1, 2, 1, 4, Schedule.ONE_F_ONE_B), 100, (3 * 2**30, 2**30), (0, 0)), {}, 1
     )

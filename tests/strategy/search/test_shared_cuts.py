@@ -15,6 +15,7 @@ from strategy.bounds.quick_bound import least_work
 from strategy.bounds.replay import replay
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import PRESETS
+from strategy.layout.config import Offload
 from strategy.models.decoder import DecoderConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
@@ -78,7 +79,7 @@ def test_what_a_template_says_is_not_lost_on_boxes_that_were_bounded_before_it(m
 def test_what_was_bounded_in_memory_alone_is_certified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though a template has told more since: of what it was bounded by nothing is lost."""
     monkeypatch.setattr(shared_cuts, "FEW_WAITING", 10**6)
-    found = refinement(40 * 2**20)
+    found = refinement(40 * 2**20, offload=Offload.NONE)
     found.known.planned_ns = 3.0 * found.bound_ns
     with found:
         for _ in range(8):

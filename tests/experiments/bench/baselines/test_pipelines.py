@@ -15,7 +15,7 @@ def test_alike_stages_are_priced_as_our_search_does(ample: LayerPricing) -> None
     assert prices is not None
     stages = [[LayerRun(strategy, prices, 4, has_first=True)], [LayerRun(strategy, prices, 4, has_last=True)]]
     config = PlanConfig(2, 2, 2, 1, 8, Schedule.ONE_F_ONE_B)
-    expected = pipelined(prices.parts, config, 8, prices.between_ns, ample.overlap([strategy]))
+    expected = pipelined(prices.parts, config, 8, prices.between_ns, ample.overlap([strategy], config.pp))
     assert priced(ample, stages, 2, 8) == (expected.step_ns, max(expected.peak_bytes))
 
 

@@ -121,8 +121,8 @@ def test_no_bound_is_above_any_choice_of_a_pipeline(schedule: Schedule) -> None:
     best = verdict.solved
     assert verdict.free_bound_ns == best.bound_ns <= best.objective_ns <= 1.1 * best.bound_ns
     problem = layout_problem(space)
-    critical = critical_path(schedule, 4, in_ticks(schedule, best.times))
-    paths = [space.paths, mean_path(schedule, best.times, critical)]
+    critical = critical_path(schedule, 4, in_ticks(schedule, 4, best.times))
+    paths = [space.paths, mean_path(schedule, 4, best.times, critical)]
     assert -(-paths[1].length(best.times) // TICKS) == best.objective_ns
     tried = 0
     while tried < 40:
