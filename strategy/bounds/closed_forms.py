@@ -125,11 +125,11 @@ class ClosedForms:
         On the device, and on its host what waits there.
         """
         least, limit = self.bytes_of_layer(configs[0]), self.request.memory_limit_bytes
-        there = host_memory_bytes(self.request.cost.cluster)
-        on_host = replace(least, held=least.on_host, sums=0.0, saved=least.waiting)
         fits = [self.least_bytes(config, least) <= limit for config in configs]
         if configs[0].offload is Offload.NONE:
             return fits
+        there = host_memory_bytes(self.request.cost.cluster)
+        on_host = replace(least, held=least.on_host, sums=0.0, saved=least.waiting)
         return [fit and self.least_bytes(config, on_host) <= there for fit, config in zip(fits, configs, strict=True)]
 
     def following_ns(self, config: PlanConfig) -> int:
@@ -221,9 +221,8 @@ class ClosedForms:
             if beside_ns:
                 found.append(Inequality(all_in_micro_batch(layers, part), beside_ns))
         if adding is not None:
-            weights = all_of_micro_batch(layers) + adding.overlapped_per_ns * all_in_micro_batch(
-                layers, MICRO_OVERLAPPED
-            )
+            beside = adding.overlapped_per_ns * all_in_micro_batch(layers, MICRO_OVERLAPPED)
+            weights = all_of_micro_batch(layers) + beside
             found.append(Inequality(weights, all_ns + layers * adding.ns))
         return found
 
@@ -263,10 +262,7 @@ def least_times(work: LeastSeconds, layers: int, *, free: bool = False) -> Float
 
 def all_of_micro_batch(layers: int) -> FloatArray:
     """(SIZE,): the weights of all that a micro-batch takes."""
-    weights = np.zeros(SIZE)
-    for each in (MICRO, MICRO_WAITED):
-        weights[each] = np.tile([1.0, layers - 2, 1.0], 3)
-    return weights
+    return all_in_micro_batch(layers, MICRO) + all_in_micro_batch(layers, MICRO_WAITED)
 
 
 def all_in_micro_batch(layers: int, passes: slice) -> FloatArray:

@@ -332,15 +332,19 @@ def stand_in(request: Request) -> Model | None:
     """
     pins = request.pins
     names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
-    waits = pins.offload not in (None, Offload.NONE)
-    is_odd = waits and (
-        request.cost.cluster.host is None or not updates_no_faster(request.model, request.training, request.cost)
-    )
-    extras = is_odd or pins.tiles or pins.zero_owner
+    extras = pins.tiles or pins.zero_owner or not _is_bounded_on_hosts(request)
     is_small = request.is_small and not request.cost.cluster.groups
     if request.deduction is not None or any(names) or extras or is_small:
         return None
     return shortened(request.model)
+
+
+def _is_bounded_on_hosts(request: Request) -> bool:
+    """Whether what bounds boxes holds for what is pinned to hosts: where these update no faster than devices."""
+    if request.pins.offload in (None, Offload.NONE):
+        return True
+    has_host = request.cost.cluster.host is not None
+    return has_host and updates_no_faster(request.model, request.training, request.cost)
 
 
 def offloads_of(request: Request, recompute: Recompute) -> tuple[Offload, ...]:
