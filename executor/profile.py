@@ -142,12 +142,14 @@ def profile(
     kernels: Kernels,
     *,
     collectives: Sequence[CollectiveSample],
-    combine: Callable[[float], float],
+    mean: Callable[[float], float],
+    longest: Callable[[Sequence[float]], list[float]],
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Measurement]:
     """Measure ops and collectives on all ranks together.
 
-    `combine` agrees on one figure for all ranks (the mean or the largest); every rank returns the same rows.
+    All ranks agree on what they return: the `mean` of their times of an op; of communication the `longest` of every
+    repeat, as ranks that share a link may be served one after another, and a sender may be done before what it sent is.
 
     Raises:
         RunError: as `profile_collectives`.
@@ -157,9 +159,10 @@ def profile(
     for sample in op_samples(model, global_batch, transport.size):
         progress(f"{sample.features.kind} {sample.features.nbytes} bytes")
         transport.barrier()
-        rows.append(_row(sample.features, time_op(sample, kernels, vocabulary=smallest), combine))
+        mine = summarise(sample.features, time_op(sample, kernels, vocabulary=smallest), "profile")
+        rows.append(replace(mine, seconds=mean(mine.seconds)))
     if transport.size > 1:
-        rows += profile_collectives(collectives, transport, combine=combine, progress=progress)
+        rows += profile_collectives(collectives, transport, longest=longest, progress=progress)
     return rows
 
 
@@ -167,7 +170,7 @@ def profile_collectives(
     samples: Sequence[CollectiveSample],
     transport: Transport,
     *,
-    combine: Callable[[float], float],
+    longest: Callable[[Sequence[float]], list[float]],
     progress: Callable[[str], None],
 ) -> list[Measurement]:
     """Measure communication: every kind and level at several sizes, each with a fitted rate of bytes.
@@ -181,7 +184,7 @@ def profile_collectives(
 
     def measured(sample: CollectiveSample) -> Measurement:
         progress(f"{sample.features.kind} {sample.features.nbytes} bytes")
-        return _row(sample.features, time_collective(sample, transport), combine)
+        return summarise(sample.features, longest(time_collective(sample, transport)), "profile")
 
     rows, tries = [measured(sample) for sample in samples], 0
     while free := [key for key, found in fitted_kinds(rows).items() if not found.coefficients.s_per_byte]:
@@ -200,9 +203,3 @@ def _free_bytes(key: CostKey, rows: Sequence[Measurement]) -> str:
     times = ", ".join(f"{row.features.nbytes} bytes in {row.seconds:.2g} s" for row in rows if row.features.key == key)
     hint = "other work takes the cores; profile anew when this machine is quiet"
     return f"profile: the time of {key} does not grow with its bytes ({times}): {hint}"
-
-
-def _row(features: Features, seconds: Sequence[float], combine: Callable[[float], float]) -> Measurement:
-    """What all ranks together say of one size."""
-    mine = summarise(features, seconds, "profile")
-    return replace(mine, seconds=combine(mine.seconds))

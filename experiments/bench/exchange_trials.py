@@ -108,9 +108,9 @@ class _Trials:
         np.matmul(self._product[0], self._product[1], out=self._product[2])
 
     def _slowest(self, seconds: float) -> float:
-        from experiments.jobs.ranks import highest
+        from experiments.jobs.ranks import longest
 
-        return highest(self._comm, [round(seconds * 1e9)])[0] / 1e9
+        return longest(self._comm, [seconds])[0]
 
 
 def settings_of(streams: int, fusion_bytes: int, *, cuts: bool) -> ExchangeSettings:
@@ -218,7 +218,7 @@ def time_hierarchical(comm: MPI.Intracomm, blocks: int, progress: Callable[[str]
     )
     from executor.runtime.transport.mpi import MpiTransport
     from experiments.jobs.profiling import agreed_cluster
-    from experiments.jobs.ranks import mean
+    from experiments.jobs.ranks import longest
     from strategy.comm.boxing import BoxingStep
     from strategy.comm.hierarchical import nodes_of
     from strategy.comm.rank_parts import boxing_task
@@ -248,17 +248,16 @@ def time_hierarchical(comm: MPI.Intracomm, blocks: int, progress: Callable[[str]
             number += 1
         pairs.append(pair)
     transport = MpiTransport(comm, collective_lanes([*base, *(one for pair in pairs for one in pair.values())]))
-    rows_measured = []
-    for sample in base:
-        mine = summarise(sample.features, time_collective(sample, transport), "profile")
-        rows_measured.append(replace(mine, seconds=mean(comm, mine.seconds)))
+    rows_measured = [
+        summarise(sample.features, longest(comm, time_collective(sample, transport)), "profile") for sample in base
+    ]
     progress("profiled")
     cost = calibrate(rows_measured, cluster).cost_model(cluster)
     found: list[dict[bool, list[float]]] = [{False: [], True: []} for _ in pairs]
     for block in range(blocks):
         for pair, seconds in zip(pairs, found, strict=True):
             for two, sample in pair.items():
-                seconds[two] += [mean(comm, one) for one in time_collective(sample, transport)]
+                seconds[two] += longest(comm, time_collective(sample, transport))
         progress(f"block {block + 1} of {blocks}")
     transport.close()
     sizes = []

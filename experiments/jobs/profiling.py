@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from executor.supervision.environment import run_folder
 from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from experiments.command.console import emit, say
 from experiments.command.outputs import check_output_path
-from experiments.jobs.ranks import broadcast, gather, mean, world
+from experiments.jobs.ranks import broadcast, gather, longest, mean, world
 from experiments.jobs.small_model import GLOBAL_BATCH, MODEL
 from experiments.machine.machine import local_cluster
 from strategy.base.errors import InputError
@@ -62,7 +63,8 @@ def profile_ranks(out: Path, write: Path | None, *, kernels: str, json: bool) ->
         transport,
         open_kernels(kernels),
         collectives=collectives,
-        combine=lambda seconds: mean(comm, seconds),
+        mean=partial(mean, comm),
+        longest=partial(longest, comm),
         progress=progress,
     )
     transport.close()

@@ -72,6 +72,11 @@ def mean(comm: MPI.Intracomm, figure: float) -> float:
     return float(total[0]) / comm.size
 
 
+def longest(comm: MPI.Intracomm, seconds: Sequence[float]) -> list[float]:
+    """The longest of all ranks' times, place by place, to a nanosecond, on all ranks."""
+    return [found / 1e9 for found in highest(comm, [round(one * 1e9) for one in seconds])]
+
+
 def highest(comm: MPI.Intracomm, figures: Sequence[int]) -> list[int]:
     """The highest of all ranks' figures, place by place, on all ranks."""
     from mpi4py import MPI

@@ -9,7 +9,7 @@ from experiments.planning.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import PRESETS
-from strategy.layout.config import Recompute
+from strategy.layout.config import Offload, Recompute
 from strategy.models import Model
 from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
@@ -45,7 +45,7 @@ def megatron_layouts(model: Model, *, by_position: bool) -> dict[str, NdSbp]:
 @exchange_left_alone()
 def pinned_plan(model: Model, gpus: int, **pins: Any) -> Plan:
     """The plan that a search finds under pins, on so many GPUs of one node; what saves memory is not looked at."""
-    pins = {"micro_batch": 2, "recompute": Recompute.NONE, "zero_stage": 0} | pins
+    pins = {"micro_batch": 2, "recompute": Recompute.NONE, "zero_stage": 0, "offload": Offload.NONE} | pins
     cluster = replace(PRESETS["dgx-h100"], name="dgx-h100:1", devices_per_node=gpus)
     training = Training(16, precision=Precision.BF16)
     request = Request("small", model, training, CostModel(cluster, {}), cluster.largest_memory_bytes, Pins(**pins))
