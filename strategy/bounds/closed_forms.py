@@ -93,17 +93,18 @@ class ClosedForms:
     def first_bounds_ns(self, configs: Sequence[PlanConfig], *, exchanges: bool = True) -> list[int]:
         """Of a step of each, by the least work and what is known of its layers; memory aside.
 
-        `exchanges`: whether what goes on beside layers counts, which takes longest to find.
+        `exchanges`: whether what goes on beside layers counts, and with experts, which takes longest to find.
         """
         slowed = Overlap.of(self.request.cost.cluster).slowed_ticks
         known: dict[object, tuple[int, int]] = {}
         beside_ns, following_ns = list[int](), list[int]()
         timed = [self.timed(config) for config in configs]
-        again_ns = [self.again_at_least_ns(config) for config in configs]
+        again_ns = [self.again_at_least_ns(config, exchanges=exchanges) for config in configs]
         for config, more_ns in zip(timed, again_ns, strict=True):
             key = _of_layers(config)
             if key not in known:
-                known[key] = self.exchange_ns(config) if exchanges else 0, self.following_ns(config)
+                beside = self.exchange_ns(config) if exchanges else 0
+                known[key] = beside, self.following_ns(config, exchanges=exchanges)
             exchange_ns, layers_ns = known[key]
             most_ns = max(exchange_ns, self.copies_ns(config))
             beside_ns.append(config.num_micro_batches * most_ns // config.pp)
@@ -132,22 +133,23 @@ class ClosedForms:
         on_host = replace(least, held=least.on_host, sums=0.0, saved=least.waiting)
         return [fit and self.least_bytes(config, on_host) <= there for fit, config in zip(fits, configs, strict=True)]
 
-    def following_ns(self, config: PlanConfig) -> int:
+    def following_ns(self, config: PlanConfig, *, exchanges: bool = True) -> int:
         """What follows samples takes at least; computing again what is laid out alike adds its own work, and exchanges.
 
-        That is the work, and what is exchanged with experts; or what a template has told.
+        That is the work, and what is exchanged with experts, if `exchanges` count; or what a template has told.
         """
         alone = plain(config)
-        once_s, once_ns = self.work.seconds(alone).following_s, self.dispatch_ns(alone)
+        once_s, once_ns = self.work.seconds(alone).following_s, self.dispatch_ns(alone) if exchanges else 0
         least_ns = max(self.layers_ns.get(on_axes(config), 0), int(once_s * 1e9) + once_ns)
-        return least_ns + self.again_ns(alone, config)
+        return least_ns + self.again_ns(alone, config, exchanges=exchanges)
 
-    def again_ns(self, once: PlanConfig, config: PlanConfig) -> int:
+    def again_ns(self, once: PlanConfig, config: PlanConfig, *, exchanges: bool = True) -> int:
         """What follows samples takes more than under a configuration that computes less again."""
         again_s = self.work.seconds(config).following_s - self.work.seconds(once).following_s
-        return max(int(again_s * 1e9) - 1, 0) + max(self.dispatch_ns(config) - self.dispatch_ns(once), 0)
+        exchanged_ns = max(self.dispatch_ns(config) - self.dispatch_ns(once), 0) if exchanges else 0
+        return max(int(again_s * 1e9) - 1, 0) + exchanged_ns
 
-    def again_at_least_ns(self, config: PlanConfig) -> int:
+    def again_at_least_ns(self, config: PlanConfig, *, exchanges: bool = True) -> int:
         """What computing again takes in as many layers between as must, for the first stage to fit; 0 where all do.
 
         The first layer does, and of those behind it on the stage the share that all stages have.
@@ -167,7 +169,7 @@ class ClosedForms:
                 others = run * (held * least.held + sums * least.sums + saved * least.saved)
                 share = max(share, 1 - (limit - others) / (saved * more * (run - 1)))
         share = min(max(share - NEGLIGIBLE, 0.0), 1.0)
-        return max(int(share * self.again_ns(kept, config) * (layers - 2) / layers) - 1, 0)
+        return max(int(share * self.again_ns(kept, config, exchanges=exchanges) * (layers - 2) / layers) - 1, 0)
 
     def dispatch_ns(self, config: PlanConfig) -> int:
         """What all layers exchange with experts at least, in a micro-batch."""

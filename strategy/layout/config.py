@@ -197,6 +197,14 @@ class PlanConfig:
         """This under another schedule, for which `schedule_problem` finds no problem: a search lists very many."""
         return self._unchecked(schedule=schedule, virtual_stages=virtual_stages, runs=runs)
 
+    def in_order(self, strides: tuple[int, ...]) -> PlanConfig:
+        """This with axes that lie otherwise, by strides of `axis_orders`."""
+        return self if strides == self.strides else self._unchecked(strides=strides)
+
+    def saving(self, recompute: Recompute, zero_stage: int, offload: Offload) -> PlanConfig:
+        """This saving memory otherwise, by a stage of ZeRO that its data-parallel ranks can be in."""
+        return self._unchecked(recompute=recompute, zero_stage=zero_stage, offload=offload)
+
     @property
     def keeping_everything(self) -> PlanConfig:
         """This with nothing computed again in any layer, for a search asks it of very many."""

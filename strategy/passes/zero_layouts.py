@@ -33,6 +33,8 @@ from strategy.sbp.tensor import Rate, Shape
 DATA = 0
 """The mesh axis along which owners share, where no group holds the same as another."""
 BY_EXPERT = Split(0)
+NEARLY_EVEN = 15
+"""With more rows than this for each rank, the ranks that have one more hold about as much as the others."""
 Along = tuple[tuple[int, Sbp], ...]
 """The SBP along each of several axes."""
 
@@ -68,8 +70,8 @@ def shared_dims(
     dims = [d for d, rows in enumerate(shape) if rows >= of * config.tp and (among is None or d in among)]
     dims.sort(key=lambda d: (shape[d] % of != 0, -shape[d], d))
     is_even = bool(dims) and shape[dims[0]] % of == 0
-    alike = [d for d in dims if (shape[d] % of == 0) is is_even]
-    return tuple(alike if config.tp > 1 else alike[:1])
+    alike = [d for d in dims if (shape[d] % of == 0 if is_even else shape[d] > NEARLY_EVEN * of)]
+    return tuple(alike if config.tp > 1 and alike else dims[:1])
 
 
 def is_shared(shape: Shape, config: PlanConfig) -> bool:

@@ -101,6 +101,11 @@ class Box:
         return self.configs[self.bounds_ns.index(self.bound_ns)]
 
     @property
+    def told_by(self) -> object:
+        """What a question about it tells of all such boxes: of those with its axes, before these are known."""
+        return self if self.level else self.axes
+
+    @property
     def is_done(self) -> bool:
         """Whether no more can be had from it."""
         return self.level >= EXHAUSTED and self.is_proposed

@@ -34,6 +34,7 @@ from strategy.bounds.template_cut import TemplateName, of_tensor_axis, on_tensor
 from strategy.layout.config import PlanConfig
 from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box
+from strategy.search.by_bound import ByBound
 from strategy.search.certify import certified
 from strategy.search.prospects import COSTLY, COSTLY_IN_A_HURRY, Prospects
 from strategy.search.search_result import Watch
@@ -104,11 +105,12 @@ class Refinement:
         firsts = [group.configs[0] for group in groups]
         work.find([*firsts, *map(plain, firsts)])
         self.boxes = [self._box(group) for group in groups]
+        self.cuts.know(self.boxes)
         self.listed = [config for group in sorted(groups, key=lambda group: group.place) for config in group.configs]
         self.promising: Box | None = None
         self.hurries = False
         """Whether it is time for some layouts, of a box of which little more than that it promises most is known."""
-        self.turns = 0
+        self.turns, self.turn_bound_ns = 0, self.bound_ns
 
     def __enter__(self) -> Refinement:
         if not self.workers.others:
@@ -167,7 +169,7 @@ class Refinement:
             if self.budget.is_over() or (is_enough is not None and is_enough()):
                 self.known.complete = False
                 return
-            self.turns += 1
+            self.turns, self.turn_bound_ns = self.turns + 1, self.bound_ns
             with self._whole():
                 self._take_turn(left, most_ns)
 
@@ -222,7 +224,7 @@ class Refinement:
         for box in sorted(self.boxes, key=lambda box: box.bound_ns) if self.workers.others else ():
             if sum(question.effort for _, question in questions.values()) * self.workers.effort_s >= about_s:
                 break
-            if box.level == 0 and self._has_axes(box) and box.bound_ns < most_ns:
+            if box.level == 0 and is_shared(box.config) and box.bound_ns < most_ns:
                 questions.setdefault(box.axes, (box, self._first_question(box)))
         asked = list(questions.values())
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
@@ -301,27 +303,29 @@ class Refinement:
         found: list[tuple[Box, Question]] = []
         enough = max(BESIDE * first[0][1].effort if first else 0.0, (1 + WORKERS) * ALONE_EFFORT)
         left_to_raise = round(MOST_RAISED * first[0][1].effort) if first else len(left)
+        asked = {box.told_by for box, _ in first}
+        waiting = ByBound(left)
+
+        def is_open(box: Box) -> bool:
+            return box.level < EXHAUSTED and box.told_by not in asked
         while left_to_raise and not self.budget.is_over():
             if sum(question.effort for _, question in found) >= enough and len(first) + len(found) >= AT_LEAST:
                 break
             left_to_raise -= 1
-            asked = {other.axes for other, _ in (*first, *found) if other.level == 0}
-            taken = {box for box, _ in (*first, *found)}
-            others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
-            others = [box for box in others if box.level or box.axes not in asked]
-            if not others:
+            least = waiting.least(is_open)
+            if least is None or least.bound_ns >= most_ns:
                 break
-            least = min(others, key=lambda box: box.bound_ns)
             question = self._told_question(least, most_ns, promises=False)
             if question is not None:
                 found.append((least, question))
+                asked.add(least.told_by)
                 yield least, question
 
     def _told_question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
         """The question of a box; whoever watches is told of it."""
         if self.watch is not None:
             best_ns = None if math.isinf(self.best_ns) else int(self.best_ns)
-            self.watch(self.turns - 1, len(self.boxes), box.config, self.bound_ns, best_ns)
+            self.watch(self.turns - 1, len(self.boxes), box.config, self.turn_bound_ns, best_ns)
         return self._question(box, most_ns, promises=promises)
 
     def _question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
@@ -331,15 +335,15 @@ class Refinement:
         before_ns = box.bound_ns
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
-            if box.level == 0 and not self._has_axes(box):
-                self.cuts.bound_layers(self.boxes, box, None)
+            if box.level == 0 and not is_shared(config):
+                self.cuts.bound_layers(box, None)
                 continue
-            if box.level < 2 and not box.counts_exchanges:
-                self.cuts.count_exchanges(self.boxes, box)
+            if box.level < 2 and not box.counts_exchanges and (box.level or config.ep == 1):
+                self.cuts.count_exchanges(box)
                 continue
             if box.level == 0:
                 question = self._first_question(box)
-                if self.cuts.bound_in_memory(self.boxes, box, question.effort, most_ns):
+                if self.cuts.bound_in_memory(box, question.effort, most_ns):
                     continue
                 return question
             self.cuts.begin(box)
@@ -458,10 +462,6 @@ class Refinement:
             weights = among.weights if nearer else weights
         return weights
 
-    def _has_axes(self, box: Box) -> bool:
-        """Whether there is a template that all boxes with its tensor, context and experts' axes share."""
-        return is_shared(box.config)
-
     def _first_question(self, box: Box) -> Question:
         return self._ask(plain(box.configs[0]), all_of_micro_batch(self.request.model.layers), tensor_axis=True)
 
@@ -484,7 +484,7 @@ class Refinement:
             return
         if box.level == 0:
             self.cuts.points.setdefault(question.template.key, []).append(answer.point)
-            self.cuts.bound_layers(self.boxes, box, answer.cut)
+            self.cuts.bound_layers(box, answer.cut)
             return
         before_ns, nearer_ns = box.bound_ns, self.cuts.take(box, answer.cut, answer.point)
         box.raise_bounds(most_ns)

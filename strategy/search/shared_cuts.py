@@ -29,9 +29,18 @@ class SharedCuts:
         self.cuts: dict[object, list[TemplateCut]] = {}
         self.points: dict[object, list[FloatArray]] = {}
         """What templates of a tensor axis are known to take."""
+        self.on_axes: dict[object, list[Box]] = {}
+        """By what their layers depend on, boxes; and by what goes on beside these."""
+        self.exchanging: dict[object, list[Box]] = {}
         self.paths = KnownPaths()
         self.weighed: set[object] = set()
         """Templates of a tensor axis that were asked for the least that a layer saves."""
+
+    def know(self, boxes: Sequence[Box]) -> None:
+        """All boxes that there are."""
+        for box in boxes:
+            self.on_axes.setdefault(box.axes, []).append(box)
+            self.exchanging.setdefault(box.exchanging, []).append(box)
 
     def take(self, box: Box, cut: TemplateCut, point: FloatArray) -> float:
         """Remember a cut and its point; by how much that is nearer than all known ones, by the weights of the cut."""
@@ -43,7 +52,7 @@ class SharedCuts:
         self.share(box)
         return nearer_ns
 
-    def bound_layers(self, boxes: Sequence[Box], box: Box, told: TemplateCut | None) -> None:
+    def bound_layers(self, box: Box, told: TemplateCut | None) -> None:
         """What layers take of a micro-batch on the tensor and context axes alone, for all boxes with these.
 
         Where they are on one rank, that is their work: nothing is told.
@@ -51,7 +60,7 @@ class SharedCuts:
         key = box.axes
         if told is not None:
             self.of_layers[key], self.forms.layers_ns[key] = told, int(told.inequality.least)
-        alike = [other for other in boxes if other.level == 0 and other.axes == key]
+        alike = [other for other in self.on_axes[key] if other.level == 0]
         for other in alike:
             other.is_outdated = True
         if box.configs[0].ep == 1:
@@ -61,24 +70,24 @@ class SharedCuts:
         for other in alike:
             other.level = int(math.isfinite(other.bound_ns))
 
-    def bound_in_memory(self, boxes: Sequence[Box], box: Box, effort: float, most_ns: float) -> bool:
+    def bound_in_memory(self, box: Box, effort: float, most_ns: float) -> bool:
         """Bound a box by its linear program before it is told what its layers take, if that is the sooner way.
 
         So it is once for each box, where few wait for an answer that is so much effort (`Question.effort`).
         """
         if box.within is not None or math.isinf(most_ns):
             return False
-        waiting = sum(other.level == 0 and other.axes == box.axes and other.bound_ns < most_ns for other in boxes)
+        waiting = sum(other.level == 0 and other.bound_ns < most_ns for other in self.on_axes[box.axes])
         if waiting > FEW_WAITING * effort:
             return False
         self.begin(box)
         box.raise_bounds(most_ns)
         return True
 
-    def count_exchanges(self, boxes: Sequence[Box], box: Box) -> None:
+    def count_exchanges(self, box: Box) -> None:
         """Bound what exchanges the same as a box by what is known of its layers, with what goes on beside these."""
-        others = (other for other in boxes if other.level < 2 and not other.counts_exchanges)
-        self._count_exchanges([other for other in others if other.exchanging == box.exchanging])
+        alike = self.exchanging[box.exchanging]
+        self._count_exchanges([other for other in alike if other.level < 2 and not other.counts_exchanges])
 
     def _count_exchanges(self, boxes: Sequence[Box]) -> None:
         self._bound(boxes, exchanges=True)

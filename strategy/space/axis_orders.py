@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -34,17 +33,25 @@ NAMES = (PIPELINE, "replica", "data", "expert", "context", "tensor")
 
 def axis_orders(cluster: Cluster, config: PlanConfig) -> tuple[tuple[int, ...], ...]:
     """The strides of every order that differs in which ranks share a node; none for that of the names."""
-    several = [name for name, size in _sizes(config).items() if size > 1]
+    return _axis_orders(cluster.devices_per_node, tuple(_sizes(config).items()))
+
+
+@lru_cache(maxsize=1 << 12)
+def _axis_orders(per_node: int, sizes: tuple[tuple[str, int], ...]) -> tuple[tuple[int, ...], ...]:
     found: dict[bytes, tuple[int, ...]] = {}
-    for order in itertools.permutations(several):
-        strides = strides_of(config, order)
-        found.setdefault(_sharing(cluster, config, strides), strides)
+    for order in itertools.permutations(name for name, size in sizes if size > 1):
+        strides = _strides_of(dict(sizes), order)
+        found.setdefault(_relabelled(_ranks(tuple(size for _, size in sizes), strides).ravel() // per_node), strides)
     return tuple(found.values())
 
 
 def strides_of(config: PlanConfig, order: Sequence[str]) -> tuple[int, ...]:
     """The strides of axes that lie in an order, outermost first, inside of all that it leaves out; see `PlanConfig`."""
-    sizes, stride = _sizes(config), 1
+    return _strides_of(_sizes(config), order)
+
+
+def _strides_of(sizes: Mapping[str, int], order: Sequence[str]) -> tuple[int, ...]:
+    stride = 1
     outside = [name for name in sizes if name not in order]
     strides = dict.fromkeys(sizes, 1)
     for name in reversed([*outside, *order]):
@@ -70,11 +77,6 @@ def _sizes(config: PlanConfig) -> dict[str, int]:
 
 def _in_order(shape: Shape) -> tuple[int, ...]:
     return tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
-
-
-def _sharing(cluster: Cluster, config: PlanConfig, strides: tuple[int, ...]) -> bytes:
-    """Which coordinates share a node, whichever node it is."""
-    return _relabelled(ranks_of(replace(config, strides=strides)).ravel() // cluster.devices_per_node)
 
 
 def _relabelled(nodes: npt.NDArray[np.int64]) -> bytes:

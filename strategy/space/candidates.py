@@ -85,13 +85,12 @@ def expressible(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
         "offload_values": pins.offload_values,
         "tiles": pins.tiles or 1,
         "tiled": pins.tiled,
-        "zero_owner": pins.zero_owner,
         "zero_min_size": pins.zero_min_size or SMALLEST_SHARED,
     }
     degrees = (
-        replace(shared, strides=strides)
+        shared.in_order(strides)
         for one in degrees_of(request, context_degrees(request))
-        for by_expert in (replace(one, ep=ep) for ep in expert_degrees(request, one.dp, one.cp))
+        for by_expert in (replace(one, ep=ep, **pinned) for ep in expert_degrees(request, one.dp, one.cp))
         for shared in _in_groups(request, by_expert, of_node)
         for strides in orders(shared)
     )
@@ -105,7 +104,8 @@ def expressible(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
             forms[shape] = tuple(_forms(request, plain))
         for saving in itertools.product(_recomputes(request), _zero_stages(request, plain)):
             for offload in offloads[saving[0]]:
-                one = replace(plain, recompute=saving[0], zero_stage=saving[1], offload=offload, **pinned)
+                one = plain.saving(*saving, offload)
+                one = replace(one, zero_owner=True) if pins.zero_owner else one
                 schedules = tuple(_scheduled(one, forms[shape]))
                 if trainer is not None:
                     schedules = tuple(config for config in schedules if trainer.says(request.model, config))

@@ -65,6 +65,8 @@ def test_the_largest_dim_that_divides_best_is_shared_out(shape: tuple[int, ...],
         ((48, 64), 2, (1, 0)),
         ((66, 64), 2, (1,)),  # 66 rows do not divide by 4
         ((66, 65), 2, (0, 1)),  # nothing divides
+        ((66, 54), 2, (0,)),  # 13 or 14 rows are too unlike
+        ((54, 53), 2, (0,)),
         ((7, 340), 100, ()),
         ((512, 512), 2, (0, 1)),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from strategy.base.budget import Budget
 from strategy.bounds.certificate import certificate_of, document
-from strategy.bounds.closed_forms import ClosedForms
+from strategy.bounds.closed_forms import ClosedForms, is_shared
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.replay import replay
@@ -46,25 +46,25 @@ def waiting(found: Refinement, box: Box) -> int:
 
 def test_few_boxes_that_wait_for_a_template_are_bounded_in_memory_first(monkeypatch: pytest.MonkeyPatch) -> None:
     found = refinement(2**40, tp=2, pp=2, micro_batch=1)
-    box = next(box for box in found.boxes if math.isfinite(box.bound_ns) and found._has_axes(box))
+    box = next(box for box in found.boxes if math.isfinite(box.bound_ns) and is_shared(box.config))
     question, count = found._first_question(box), waiting(found, box)
     assert count > 1
     for few, is_first in ((count - 1, False), (count, True)):
         monkeypatch.setattr(shared_cuts, "FEW_WAITING", few / question.effort)
         box.within = None
-        assert not found.cuts.bound_in_memory(found.boxes, box, question.effort, math.inf), "nothing is to be surpassed"
+        assert not found.cuts.bound_in_memory(box, question.effort, math.inf), "nothing is to be surpassed"
         most_ns = 2 * box.bound_ns
-        assert found.cuts.bound_in_memory(found.boxes, box, question.effort, most_ns) is is_first
+        assert found.cuts.bound_in_memory(box, question.effort, most_ns) is is_first
         assert (box.within is not None) is is_first
-    assert not found.cuts.bound_in_memory(found.boxes, box, question.effort, 2 * box.bound_ns), "once for each box"
+    assert not found.cuts.bound_in_memory(box, question.effort, 2 * box.bound_ns), "once for each box"
 
 
 def test_what_a_template_says_is_not_lost_on_boxes_that_were_bounded_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_cuts, "FEW_WAITING", 10**6)
     found = refinement(2**40, tp=2, pp=2, micro_batch=1)
-    box = next(box for box in found.boxes if math.isfinite(box.bound_ns) and found._has_axes(box))
+    box = next(box for box in found.boxes if math.isfinite(box.bound_ns) and is_shared(box.config))
     question = found._first_question(box)
-    assert found.cuts.bound_in_memory(found.boxes, box, question.effort, 2 * box.bound_ns)
+    assert found.cuts.bound_in_memory(box, question.effort, 2 * box.bound_ns)
     first = box.within
     with found:
         (answer,) = found.workers.answers([question])
