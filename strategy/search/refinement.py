@@ -308,6 +308,7 @@ class Refinement:
 
         def is_open(box: Box) -> bool:
             return box.level < EXHAUSTED and box.told_by not in asked
+
         while left_to_raise and not self.budget.is_over():
             if sum(question.effort for _, question in found) >= enough and len(first) + len(found) >= AT_LEAST:
                 break
