@@ -339,7 +339,7 @@ class Refinement:
             if box.level == 0 and not is_shared(config):
                 self.cuts.bound_layers(box, None)
                 continue
-            if box.level < 2 and not box.counts_exchanges and (box.level or config.ep == 1):
+            if box.level < 2 and not box.counts_exchanges and (box.level or self.cuts.is_soon_counted(box)):
                 self.cuts.count_exchanges(box)
                 continue
             if box.level == 0:

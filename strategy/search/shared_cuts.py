@@ -84,6 +84,10 @@ class SharedCuts:
         box.raise_bounds(most_ns)
         return True
 
+    def is_soon_counted(self, box: Box) -> bool:
+        """Whether what is exchanged is found sooner than what layers take: with experts, for all data axes at once."""
+        return box.configs[0].ep == 1 or self.forms.are_axes_alike
+
     def count_exchanges(self, box: Box) -> None:
         """Bound what exchanges the same as a box by what is known of its layers, with what goes on beside these."""
         alike = self.exchanging[box.exchanging]

@@ -1,46 +1,67 @@
 """Workers: processes that answer questions beside this one.
 
 They are forks of this process: nothing is sent but questions and answers. Who answers does not change an answer, so
-that a search is the same with and without them.
+that a search is the same with and without them. Every process claims what it answers next, most effort first, rather
+what it has the template of: none waits as long as there is something to answer.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import queue
+import threading
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from types import TracebackType
 
 from strategy.base.beside import be_fork, start_fork
 from strategy.base.errors import OutOfTimeError
 from strategy.ilp.solve.warm import warm
+from strategy.search.claims import Claims
 from strategy.search.template.answers import Answer, Question, Templates
 
 Outcome = Answer | OutOfTimeError
-AHEAD = 2
-"""So many questions wait at another process at most, so that it has one to go on with while this one answers."""
 FAR_AHEAD = 16
-"""The same while this process does something else: no more than pipes have room for."""
+"""So many questions are sent to a process that has not answered since: no more than pipes have room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question with its number, and whether the process that asks has its template."""
+
+    number: int
+    question: Question
+    is_built: bool
+
+    def order(self, templates: Templates) -> tuple[int, float, int]:
+        """The least first is what a process with these templates answers next."""
+        key = 0 if templates.has(self.question.template) else 2 if self.is_built else 1
+        return key, -self.question.effort, self.number
 
 
 @dataclass(slots=True)
-class _Asked:
-    """Questions of one round: which are left, which each other process has, and what is found."""
+class _Round:
+    """Questions that are asked together: what nobody has claimed, as far as is known here, and what is found."""
 
-    questions: list[Question] = field(default_factory=list)
-    left: list[int] = field(default_factory=list)
-    sent: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    first: int
+    questions: list[_Asked] = field(default_factory=list)
+    left: list[_Asked] = field(default_factory=list)
+    sent: Counter[int] = field(default_factory=Counter)
+    """To each other process so many, and since it answered last."""
+    waiting: Counter[int] = field(default_factory=Counter)
+    here: set[int] = field(default_factory=set)
+    """What this process has claimed."""
     found: dict[int, Outcome] = field(default_factory=dict)
 
-    def add(self, question: Question) -> None:
+    def add(self, question: Question, *, is_built: bool) -> None:
         """One more."""
-        self.left.append(len(self.questions))
-        self.questions.append(question)
+        asked = _Asked(self.first + len(self.questions), question, is_built)
+        self.questions.append(asked)
+        self.left.append(asked)
 
 
 @dataclass(slots=True)
@@ -51,17 +72,18 @@ class Workers:
     beside: int
     others: list[tuple[BaseProcess, Connection]] = field(default_factory=list)
     builder: dict[object, int] = field(default_factory=dict)
-    """Template -> who has built it: 0 is this process."""
+    """Template -> who answered about it last: 0 is this process."""
     effort_s: float = 0.1
     """Seconds that a question has taken lately, by the measure of `Question.effort`."""
-    enough: Event = field(default_factory=multiprocessing.get_context("fork").Event)
-    """Set while no further question is to be begun by others."""
+    claims: Claims = field(default_factory=Claims)
+    asked: int = 0
+    """Questions so far."""
 
     def __enter__(self) -> Workers:
         for _ in range(self.beside):
             context = multiprocessing.get_context("fork")
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, ours, self.templates, self.enough), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, ours, self.templates, self.claims), daemon=True)
             start_fork(process)
             theirs.close()
             self.others.append((process, ours))
@@ -77,87 +99,92 @@ class Workers:
 
     def answers(self, questions: Iterable[Question]) -> list[Outcome]:
         """The answers, or why there are none, in order; others begin while it is found what else there is to ask."""
-        asked = _Asked()
+        together = _Round(self.asked)
         for question in questions:
-            asked.add(question)
-            self._take(asked, wait=False)
-            self._send(asked, 1)
-        while asked.left:
-            self._send(asked, 1)
-            mine = self._next(asked, 0)
-            self._send(asked, AHEAD)
-            if mine is not None:
-                begin = time.monotonic()
-                asked.found[mine] = _outcome(self.templates, asked.questions[mine])
-                self.effort_s = (time.monotonic() - begin) / asked.questions[mine].effort
-            self._take(asked, wait=False)
-        return self._rest(asked)
+            self._add(together, question)
+        while (mine := self._claim(together)) is not None:
+            begin = time.monotonic()
+            self._answer(together, mine)
+            self.effort_s = (time.monotonic() - begin) / mine.question.effort
+            self._exchange(together)
+        self._end(together)
+        for asked in together.questions:
+            if asked.number not in together.found:  # whoever claimed it has ended
+                self._answer(together, asked)
+        return [together.found[asked.number] for asked in together.questions]
 
     def meanwhile(self, questions: Sequence[Question], work: Callable[[], None]) -> list[Outcome | None]:
         """The answers, found by others while this process does something else; None to what they have not begun."""
-        asked = _Asked()
+        together = _Round(self.asked)
         for question in questions:
-            asked.add(question)
-        self._send(asked, FAR_AHEAD)
+            self._add(together, question)
         work()
-        self.enough.set()
-        self._take(asked, wait=True)
-        self.enough.clear()
-        return [asked.found.get(i) for i in range(len(asked.questions))]
+        for asked in together.left:  # nobody is to begin it any more
+            self.claims.claim(asked.number)
+        self._end(together)
+        return [together.found.get(asked.number) for asked in together.questions]
 
-    def _send(self, asked: _Asked, ahead: int) -> None:
-        """Let every other process have as many questions as it may, one more each in turn."""
-        for count in range(ahead):
-            for who in range(1, 1 + len(self.others)):
-                if len(asked.sent[who]) <= count:
-                    self._send_next(asked, who)
+    def _add(self, together: _Round, question: Question) -> None:
+        together.add(question, is_built=self.templates.has(question.template))
+        self.asked += 1
+        self._exchange(together)
 
-    def _send_next(self, asked: _Asked, who: int) -> None:
-        i = self._next(asked, who)
-        if i is None:
-            return
-        try:
-            self.others[who - 1][1].send(asked.questions[i])
-            asked.sent[who].append(i)
-        except (BrokenPipeError, OSError):
-            asked.left.append(i)
+    def _claim(self, together: _Round) -> _Asked | None:
+        """What this process is to answer next; not what is the only thing left to another that has its template."""
+        for asked in sorted(together.left, key=lambda asked: asked.order(self.templates)):
+            if self._is_left_to(together, asked):
+                continue
+            together.left.remove(asked)
+            if not self.others or self.claims.claim(asked.number):
+                together.here.add(asked.number)
+                return asked
+        return None
 
-    def _next(self, asked: _Asked, who: int) -> int | None:
-        """What a process is to answer next, of what is left: most effort first, rather what it has the template of."""
-        if not asked.left:
-            return None
+    def _is_left_to(self, together: _Round, asked: _Asked) -> bool:
+        who = self.builder.get(asked.question.template.key, 0)
+        if not who or asked.is_built or together.waiting[who] >= FAR_AHEAD:
+            return False
+        done = {asked.number, *together.here, *together.found}
+        return done.issuperset(range(together.first, together.first + len(together.questions)))
 
-        def order(i: int) -> tuple[int, float, int]:
-            question = asked.questions[i]
-            built = self.builder.get(question.template.key)
-            return 0 if built == who else 1 if built is None else 2, -question.effort, i
+    def _answer(self, together: _Round, asked: _Asked) -> None:
+        together.found[asked.number] = _outcome(self.templates, asked.question)
+        self.builder[asked.question.template.key] = 0
 
-        i = min(asked.left, key=order)
-        asked.left.remove(i)
-        self.builder[asked.questions[i].template.key] = who
-        return i
+    def _exchange(self, together: _Round) -> None:
+        """Take what others have answered by now, and let them know what else there is to claim."""
+        for who, (_, connection) in enumerate(self.others, 1):
+            try:
+                while connection.poll():
+                    self._receive(together, who)
+                for asked in together.questions[together.sent[who] :]:
+                    if together.waiting[who] >= FAR_AHEAD:
+                        break
+                    connection.send(asked)
+                    together.sent[who] += 1
+                    together.waiting[who] += 1
+            except (EOFError, OSError):  # it has ended
+                together.waiting[who] = FAR_AHEAD
 
-    def _take(self, asked: _Asked, *, wait: bool) -> None:
-        """What others have answered; `wait`: until all that was sent is."""
-        for who, sent in asked.sent.items():
-            while sent and (wait or self.others[who - 1][1].poll()):
-                try:
-                    outcome = self.others[who - 1][1].recv()
-                except (EOFError, OSError):  # it has ended
-                    sent.clear()
-                    break
-                i = sent.pop(0)
-                if outcome is not None:
-                    asked.found[i] = outcome
+    def _receive(self, together: _Round, who: int) -> bool:
+        """Whether another process has something to say but that it has come to the end of a round."""
+        told = self.others[who - 1][1].recv()
+        if told is None:
+            return False
+        number, outcome = told
+        together.waiting[who], together.found[number] = 0, outcome
+        self.builder[together.questions[number - together.first].question.template.key] = who
+        return True
 
-    def _rest(self, asked: _Asked) -> list[Outcome]:
-        """All answers, in order; what nobody has answered this process does."""
-        self._take(asked, wait=True)
-        for i, question in enumerate(asked.questions):
-            if i not in asked.found:
-                asked.found[i] = _outcome(self.templates, question)
-                self.builder[question.template.key] = 0
-        return [asked.found[i] for i in range(len(asked.questions))]
+    def _end(self, together: _Round) -> None:
+        """Take what others have claimed, of a round of which nothing is left to claim."""
+        for who, (_, connection) in enumerate(self.others, 1):
+            try:
+                connection.send(None)
+                while self._receive(together, who):
+                    pass
+            except (EOFError, OSError):  # it has ended
+                continue
 
 
 def _outcome(templates: Templates, question: Question) -> Outcome:
@@ -167,14 +194,36 @@ def _outcome(templates: Templates, question: Question) -> Outcome:
         return error
 
 
-def _serve(connection: Connection, theirs: Connection, templates: Templates, enough: Event) -> None:
+def _serve(connection: Connection, theirs: Connection, templates: Templates, claims: Claims) -> None:
     """Answer until whoever asks has ended; before anything is asked, load the machine code that it will take."""
     be_fork()
     theirs.close()
     warm()
+    # What is said waits until whoever asks has time to listen; meanwhile the next question is answered.
+    said: queue.SimpleQueue[tuple[int, Outcome] | None] = queue.SimpleQueue()
+    threading.Thread(target=_say, args=(connection, said), daemon=True).start()
+    left, is_last = list[_Asked](), False
     while True:
         try:
-            question = connection.recv()
-            connection.send(None if enough.is_set() else _outcome(templates, question))
+            while not (left or is_last) or connection.poll():
+                asked = connection.recv()
+                is_last = asked is None
+                left += [] if is_last else [asked]
         except (EOFError, OSError):
+            return
+        left.sort(key=lambda asked: asked.order(templates))
+        if left:
+            mine = left.pop(0)
+            if claims.claim(mine.number):
+                said.put((mine.number, _outcome(templates, mine.question)))
+        elif is_last:
+            said.put(None)
+            is_last = False
+
+
+def _say(connection: Connection, said: queue.SimpleQueue[tuple[int, Outcome] | None]) -> None:
+    while True:
+        try:
+            connection.send(said.get())
+        except OSError:
             return

@@ -185,6 +185,10 @@ class Templates:
         layout = lay_out(graph, stages, signatures, converter)
         return parts_of(graph, layout, arrange(graph, layout, space.pipeline), cost)
 
+    def has(self, name: TemplateName) -> bool:
+        """Whether the template of a name is built."""
+        return name.key in (self.shared if name.tensor_axis else self.known)
+
     def of(self, name: TemplateName, budget: Budget) -> LayerTemplate:
         """The template of a name.
 
