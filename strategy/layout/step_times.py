@@ -13,8 +13,7 @@ leave them whole; in the order of these chunks, on one stream, on which what lat
     before  = own + slowed x overlapped
     after   = own + slowed x overlapped / laps,  or own behind the last exchange
     begins  = begin of the last chunk of a lap + busy,  or the end of the exchange before
-    message = message - slowed x message;  of the last backward pass of one of several laps
-              + slowed x overlapped / laps / 2
+    message = message - slowed x message;  of the last backward pass of a lap + slowed x overlapped / laps / 2
 
 What moves between a device and its host (`copied`) has links of its own, and slows nothing down.
 
@@ -23,12 +22,13 @@ Collectives that layers wait for share their links with what goes on beside thes
 that no step is short in which much is covered: what bounds it is proved by that (`bounds.multipliers`). Where they are
 a pass of their own, it is waited for.
 
-A chunk that waits for a message does not run beside it, so that this one does not slow it down. On one lap, what
-gradients are exchanged slows down hardly more than the end of the last backward pass, and nothing where they are
-exchanged together (`search.exchange_choice`). On several, those of a lap go on beside the one that follows, whose first
-chunks they slow down and whose others wait for these: on every stage that a micro-batch passes, not once. How much of
-it falls on one chunk lies between all, where it takes as long as the exchange, and none; half is counted. Where
-gradients of weights are chunks of their own, a stage ends with these, which hand on nothing.
+A chunk that waits for a message does not run beside it, so that this one does not slow it down. What gradients are
+exchanged goes on beside the rest of the last backward pass, but for those of its last layer, and beside none of it
+where they are exchanged together (`search.exchange_choice`): half is counted. On several laps, those of one go on
+beside the one that follows, whose first chunks they slow down and whose others wait for these: on every stage that a
+micro-batch passes, not once. How much of it falls on one chunk lies between all, where it takes as long as the
+exchange, and none; half is counted here, too. Where gradients of weights are chunks of their own, a stage ends with
+these, which hand on nothing.
 
 A step is the makespan of these under the schedule: the longest of all paths, each of which is a linear function of all
 times, for every maximum is that of linear functions (`mean_path`).
@@ -236,7 +236,7 @@ def waited_ticks(times: StepTimes) -> int:
 
 def late_ticks(schedule: Schedule, times: StepTimes) -> int:
     """Of a nanosecond of what is done beside the last chunks of a stage, for the message of that of each lap."""
-    return 0 if schedule.splits_backward or times.laps == 1 else times.overlap.slowed_ticks // (2 * times.laps)
+    return 0 if schedule.splits_backward else times.overlap.slowed_ticks // (2 * times.laps)
 
 
 def covered_ticks(schedule: Schedule, overlap: Overlap) -> int:

@@ -2,7 +2,7 @@
 
 A cast of what was gathered waits for that. At the start of a step it would hold up the first chunk until all parameters
 of the stage are there, those of its last lap too. What is gathered again of the cast is so a layer ahead, and then all
-that is gathered again is: at the start it would hold up what comes of the first cast on the same links.
+that layers read is: at the start it would hold up what comes of the first cast on the same links.
 
     compute       | cast 1  f1 | cast 2  f2 | cast 3  f3        f1, f2, f3   forward passes of laps
     inter data    gather 1 | gather 2 | gather 3
@@ -59,7 +59,11 @@ def made_in_time(
 
 
 def _waiting(actions: Sequence[Action], prologue: Sequence[int]) -> list[int]:
-    """What reads gathered parameters, and what reads that in turn; but not what another stage waits for."""
+    """What reads gathered parameters, and what reads that in turn; but not what another stage waits for.
+
+    And where something is gathered of that, all that is gathered along the same axes, but for what it is made of: in
+    the prologue, parameters of the last layers would come before what is gathered so for the first.
+    """
     gathered, made = set[int](), set[int]()
     found, sent = [], set[int]()
     for index in prologue:
@@ -76,7 +80,13 @@ def _waiting(actions: Sequence[Action], prologue: Sequence[int]) -> list[int]:
             sent.update(actions[index].reads)
     kept = [index for index in found if sent.isdisjoint(actions[index].writes)]
     computed = _made_of_computed(actions, kept)
-    return kept if any(_moves(actions[index]) for index in computed) else computed
+    if not any(_moves(actions[index]) for index in computed):
+        return computed
+    ahead = {_axes(actions[index]) for index in kept if _moves(actions[index])}
+    sources = {tensor for index in kept for tensor in actions[index].reads} | sent
+    gathers = [index for index in prologue if _moves(actions[index]) and _axes(actions[index]) in ahead]
+    moved = {*kept, *(index for index in gathers if sources.isdisjoint(actions[index].writes))}
+    return [index for index in prologue if index in moved]
 
 
 def _made_of_computed(actions: Sequence[Action], found: Sequence[int]) -> list[int]:
@@ -93,6 +103,11 @@ def _made_of_computed(actions: Sequence[Action], found: Sequence[int]) -> list[i
 def _moves(action: Action) -> bool:
     """Whether an action runs beside computation, on a stream of its own."""
     return action.kind.is_communication or action.kind is ActKind.COPY
+
+
+def _axes(action: Action) -> tuple[int, ...]:
+    """Along which it goes, so that it is on the stream of others that do."""
+    return () if action.step is None else tuple(action.step.axes)
 
 
 def _a_layer_ahead(

@@ -16,7 +16,7 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 that waits for its message is not slowed down by that. What is done once ahead comes lap by lap, and
                 the first chunk of a lap ends behind it; what is done once behind goes when the last chunk of its lap
                 has begun, one lap after the other; what goes on beside later chunks goes behind it, and is there when
-                the chunk after that ends. Both slow down what computes; so what the last backward passes of several
+                the chunk after that ends. Both slow down what computes; so what the last backward passes of all
                 laps send leaves later, by half of each share
     memory      every tensor of the device takes its largest piece, in whole lines of 64 bytes, in all its blocks, while
                 it lives
@@ -491,7 +491,7 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
                 message = (PARTS_OF_NS - slow) * columns.get(("message", phase, place), zero)
                 crosses = place and at_position(pipeline.schedule, p, place - 1)[0] != stage
                 if phase is Phase.BACKWARD and k == pipeline.num_micro_batches - 1 and crosses and not splits:
-                    late = 0 if laps == 1 else slow // (2 * laps)
+                    late = slow // (2 * laps)
                     message = message + late * sum(behind[stage][2], zero) // PARTS_OF_NS
                 arrival[phase, place + (1 if ahead else -1), k] = end + message
                 free[stage] = end if pipeline.overlaps else end + message

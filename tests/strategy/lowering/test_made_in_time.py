@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from strategy.comm.boxing import BoxingStep
 from strategy.graph.graph import Phase
 from strategy.layout.arrangement import Action, Arrangement
 from strategy.lowering.made_in_time import made_in_time
@@ -90,6 +93,27 @@ def test_what_is_gathered_again_does_not_hold_up_what_is_gathered_of_a_cast() ->
     layers = [None, None, None, None, None, 0, 1, 2]
     lists = [[0, 1, 2, 3, 4], [5], [6], [7]]
     assert drawn(actions, lists, [0, 1, 2, 3], layers) == "g1 g2 | cast inside1 f1 | inside2 f2 | f3"
+
+
+def test_what_is_gathered_beside_it_is_so_a_layer_ahead_as_well() -> None:
+    """On one stream: what is gathered of a cast for the first layer is not behind the parameters of the last one."""
+    actions = [
+        gather("big1", (0,), (1,)),
+        gather("tiny1", (2,), (3,)),
+        act("cast1", (3,), (4,)),
+        gather("again1", (4,), (5,)),
+        gather("big2", (6,), (7,)),
+        gather("big3", (8,), (9,)),
+        act("f1", (1, 5), (10,)),
+        act("f2", (7, 10), (11,)),
+        act("f3", (9, 11), (12,)),
+    ]
+    layers = [None] * 6 + [0, 1, 2]
+    lists = [[0, 1, 2, 3, 4, 5], [6], [7], [8]]
+    assert drawn(actions, lists, [0, 1, 2, 3], layers) == "tiny1 | big1 cast1 again1 big2 f1 | big3 f2 | f3"
+    across = replace(actions[4], step=BoxingStep(ActKind.ALL_GATHER, (1,), ()))
+    others = [*actions[:4], across, *actions[5:]]
+    assert drawn(others, lists, [0, 1, 2, 3], layers) == "tiny1 big2 | big1 cast1 again1 f1 | big3 f2 | f3"
 
 
 def test_what_is_made_for_several_stands_before_the_first_of_them() -> None:
