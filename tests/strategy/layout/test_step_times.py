@@ -167,9 +167,7 @@ def test_messages_slow_down_the_chunks_at_both_ends_but_for_the_one_that_waits()
     ("schedule", "laps", "more_ns"),
     [(Schedule.GPIPE, 1, 20), (Schedule.ONE_F_ONE_B, 1, 20), (Schedule.ZB_H1, 1, 10), (Schedule.INTERLEAVED, 2, 18)],
 )
-def test_exchanges_beside_the_last_backward_passes_add_up(
-    schedule: Schedule, laps: int, more_ns: int
-) -> None:
+def test_exchanges_beside_the_last_backward_passes_add_up(schedule: Schedule, laps: int, more_ns: int) -> None:
     """40 ns on each of three stages slow down by 10 on one of them, and by half of that each of two messages before.
 
     On two laps by 5 on the last stage, and by half of that on the way of each of five messages before. Where gradients
