@@ -303,8 +303,7 @@ class Refinement:
         found: list[tuple[Box, Question]] = []
         enough = max(BESIDE * first[0][1].effort if first else 0.0, (1 + WORKERS) * ALONE_EFFORT)
         left_to_raise = round(MOST_RAISED * first[0][1].effort) if first else len(left)
-        asked = {box.told_by for box, _ in first}
-        waiting = ByBound(left)
+        asked, waiting = {box.told_by for box, _ in first}, ByBound(left)
 
         def is_open(box: Box) -> bool:
             return box.level < EXHAUSTED and box.told_by not in asked

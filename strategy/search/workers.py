@@ -21,7 +21,7 @@ from types import TracebackType
 from strategy.base.beside import be_fork, start_fork
 from strategy.base.errors import OutOfTimeError
 from strategy.ilp.solve.warm import warm
-from strategy.search.claims import Claims
+from strategy.search.claimed_work import ClaimedWork
 from strategy.search.template.answers import Answer, Question, Templates
 
 Outcome = Answer | OutOfTimeError
@@ -75,15 +75,16 @@ class Workers:
     """Template -> who answered about it last: 0 is this process."""
     effort_s: float = 0.1
     """Seconds that a question has taken lately, by the measure of `Question.effort`."""
-    claims: Claims = field(default_factory=Claims)
+    claimed: ClaimedWork = field(default_factory=ClaimedWork)
     asked: int = 0
     """Questions so far."""
 
     def __enter__(self) -> Workers:
+        self.claimed = ClaimedWork()
         for _ in range(self.beside):
             context = multiprocessing.get_context("fork")
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, ours, self.templates, self.claims), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, ours, self.templates, self.claimed), daemon=True)
             start_fork(process)
             theirs.close()
             self.others.append((process, ours))
@@ -120,7 +121,7 @@ class Workers:
             self._add(together, question)
         work()
         for asked in together.left:  # nobody is to begin it any more
-            self.claims.claim(asked.number)
+            self.claimed.claim(asked.number)
         self._end(together)
         return [together.found.get(asked.number) for asked in together.questions]
 
@@ -135,7 +136,7 @@ class Workers:
             if self._is_left_to(together, asked):
                 continue
             together.left.remove(asked)
-            if not self.others or self.claims.claim(asked.number):
+            if not self.others or self.claimed.claim(asked.number):
                 together.here.add(asked.number)
                 return asked
         return None
@@ -194,7 +195,7 @@ def _outcome(templates: Templates, question: Question) -> Outcome:
         return error
 
 
-def _serve(connection: Connection, theirs: Connection, templates: Templates, claims: Claims) -> None:
+def _serve(connection: Connection, theirs: Connection, templates: Templates, claimed: ClaimedWork) -> None:
     """Answer until whoever asks has ended; before anything is asked, load the machine code that it will take."""
     be_fork()
     theirs.close()
@@ -214,7 +215,7 @@ def _serve(connection: Connection, theirs: Connection, templates: Templates, cla
         left.sort(key=lambda asked: asked.order(templates))
         if left:
             mine = left.pop(0)
-            if claims.claim(mine.number):
+            if claimed.claim(mine.number):
                 said.put((mine.number, _outcome(templates, mine.question)))
         elif is_last:
             said.put(None)

@@ -1,4 +1,4 @@
-"""Claims: which of several processes does a piece of work; none is done twice, and none waits for another."""
+"""Claimed work: which of several processes does a piece of work; none is done twice, and none waits for another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _nothing_claimed() -> SynchronizedArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class ClaimedWork:
     """Of pieces of work by number, made before this process forks: forks see the same."""
 
     taken: SynchronizedArray[Any] = field(default_factory=_nothing_claimed)
