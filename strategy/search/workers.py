@@ -173,8 +173,10 @@ class Workers:
         if told is None:
             return False
         number, outcome = told
-        together.waiting[who], together.found[number] = 0, outcome
-        self.builder[together.questions[number - together.first].question.template.key] = who
+        together.waiting[who] = 0
+        if number >= together.first:  # else of a round that was broken off
+            together.found[number] = outcome
+            self.builder[together.questions[number - together.first].question.template.key] = who
         return True
 
     def _end(self, together: _Round) -> None:

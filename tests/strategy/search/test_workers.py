@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -104,6 +105,18 @@ def test_what_others_have_not_begun_is_left() -> None:
 def templates_answer() -> list[Answer]:
     here = templates()
     return [here.answer(one) for one in ASKED]
+
+
+@pytest.mark.long
+def test_a_round_that_is_broken_off_leaves_nothing_to_the_next() -> None:
+    def broken_off() -> Iterator[Question]:
+        yield from ASKED
+        raise RuntimeError("what is asked next is not known")
+
+    with Workers(templates(), 1) as workers:
+        with pytest.raises(RuntimeError, match="not known"):
+            workers.answers(broken_off())
+        assert [told(one) for one in workers.answers(ASKED[::-1])] == [told(one) for one in templates_answer()[::-1]]
 
 
 @pytest.mark.parametrize("beside", [0, 1])
