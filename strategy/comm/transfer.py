@@ -24,13 +24,15 @@ def most_transferred(
     spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
 ) -> tuple[int, tuple[int, ...]]:
     """Elements that the busiest rank sends in a transfer dealt as by `transfer_task`, and the ranks that take part."""
+    apart = set(sender.devices).isdisjoint(receiver.devices)
     if _even_pieces(spec, source, sender.mesh) and _even_pieces(spec, target, receiver.mesh):
         dims = len(spec.shape)
         cuts = zip(_cuts(source, sender.mesh, dims), _cuts(target, receiver.mesh, dims), strict=True)
         shape = tuple(one * other for one, other in cuts)
-        apart = set(sender.devices).isdisjoint(receiver.devices)
-        counted, ranks = (_dealt_evenly if apart else _dealt)(shape, source, sender, target, receiver)
+        counted, ranks = (_dealt_apart if apart else _dealt)(shape, source, sender, target, receiver)
         return counted * math.prod(spec.shape) // math.prod(shape), ranks
+    if apart and _has_grid(spec, source, sender.mesh) and _has_grid(spec, target, receiver.mesh):
+        return _dealt_apart(spec.shape, source, sender, target, receiver)
     return _dealt(spec.shape, source, sender, target, receiver)
 
 
@@ -62,28 +64,29 @@ def _dealt(
 
 
 @lru_cache(maxsize=1 << 14)
-def _dealt_evenly(
+def _dealt_apart(
     shape: Shape, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
 ) -> tuple[int, tuple[int, ...]]:
-    """`_dealt` where pieces are even and no rank is on both sides, without a look at every pair of ranks.
+    """`_dealt` where pieces are a grid and no rank is on both sides, without a look at every pair of ranks.
 
     Along every dim, few pieces held meet few wanted. Receivers are alike that want one piece and take it from holders
     at one place: at their own position modulo the number of replicas.
     """
     held, wanted = _numbered(shape, source, sender.mesh), _numbered(shape, target, receiver.mesh)
     pieces, wishes, sizes = (np.array([value]) for value in (0, 0, 1))
-    for size, mine, its in zip(shape, held.cuts, wanted.cuts, strict=True):
-        edges = np.unique(np.concatenate([np.arange(cuts) * (size // cuts) for cuts in (mine, its)]))
-        pieces = np.add.outer(pieces * mine, edges // (size // mine)).ravel()
-        wishes = np.add.outer(wishes * its, edges // (size // its)).ravel()
+    for size, mine, its in zip(shape, held.begins, wanted.begins, strict=True):
+        edges = np.union1d(mine, its)
+        pieces = np.add.outer(pieces * len(mine), np.searchsorted(mine, edges, "right") - 1).ravel()
+        wishes = np.add.outer(wishes * len(its), np.searchsorted(its, edges, "right") - 1).ravel()
         sizes = np.multiply.outer(sizes, np.diff(edges, append=size)).ravel()
-    replicas_of = len(held.number) // math.prod(held.cuts)
+    replicas_of = len(held.number) // math.prod(len(begins) for begins in held.begins)
     place = np.arange(len(wanted.number)) % replicas_of
     alike, times = np.unique(wanted.number * replicas_of + place, return_counts=True)
     order = np.argsort(wishes, kind="stable")
     first, last = (np.searchsorted(wishes[order], alike // replicas_of, side) for side in ("left", "right"))
-    met = order[np.concatenate([np.arange(one, end) for one, end in zip(first, last, strict=True)])]
-    takers = np.repeat(np.arange(len(alike)), last - first)
+    counts = last - first
+    met = order[np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
+    takers = np.repeat(np.arange(len(alike)), counts)
     sent = np.bincount(
         pieces[met] * replicas_of + alike[takers] % replicas_of, sizes[met] * times[takers], len(held.number)
     )
@@ -93,19 +96,31 @@ def _dealt_evenly(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbered:
-    """Even pieces in row-major order: into how many every dim is cut, and which one every rank holds."""
+    """The pieces of a grid in row-major order: where they begin along every dim, and which one every rank holds."""
 
-    cuts: tuple[int, ...]
+    begins: tuple[Ints, ...]
     number: Ints
 
 
+@lru_cache(maxsize=256)
 def _numbered(shape: Shape, layout: NdSbp, mesh: Shape) -> _Numbered:
-    begins, lengths = pieces_by_rank(shape, layout, mesh)
+    begins, _ = pieces_by_rank(shape, layout, mesh)
     number = np.zeros(len(begins), np.int64)
-    cuts = tuple(size // length for size, length in zip(shape, lengths[0].tolist(), strict=True))
-    for dim, count in enumerate(cuts):
-        number = number * count + begins[:, dim] // lengths[:, dim]
-    return _Numbered(cuts, number)
+    each = []
+    for along in begins.T:
+        found, position = np.unique(along, return_inverse=True)
+        number = number * len(found) + position
+        each.append(found)
+    return _Numbered(tuple(each), number)
+
+
+@lru_cache(maxsize=4096)
+def _has_grid(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> bool:
+    """Whether the pieces are a grid, each held by as many ranks: none is empty, and no rank has them all."""
+    if spec.ragged is not None or any(isinstance(sbp, Owner) for sbp in layout):
+        return False
+    _, lengths = pieces_by_rank(spec.shape, layout, mesh)
+    return bool((lengths > 0).all())
 
 
 @lru_cache(maxsize=4096)

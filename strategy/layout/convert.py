@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -75,7 +76,7 @@ def cross(
         moving: price of the messages from one layout without terms to another.
         copying: price of a copy to the other memory of every rank of a placement, of the pieces of a layout.
     """
-    best = Crossing(float("inf"), 0.0, 0.0, ())
+    best, ends = Crossing(float("inf"), 0.0, 0.0, ()), (source, target)
     here, there = home.placement, away.placement
     for left, right in _meetings(spec, source, here, target, there):
         before, after = home.seconds(spec, source, left), away.seconds(spec, right, target)
@@ -91,10 +92,11 @@ def cross(
             else:
                 arriving += copied
         if leaving + way + arriving < best.price:
-            between = (step for step, _ in steps)
-            chain = (*home.chain(spec, source, left), *between, *away.chain(spec, right, target))
-            best = Crossing(leaving, way, arriving, chain)
-    return best
+            best, ends = Crossing(leaving, way, arriving, tuple([step for step, _ in steps])), (left, right)
+    if math.isinf(best.price):
+        return best
+    chain = (*home.chain(spec, source, ends[0]), *best.steps, *away.chain(spec, ends[1], target))
+    return replace(best, steps=chain)
 
 
 def _meetings(
@@ -131,12 +133,13 @@ def _moves(
     return [(transfer, None), (BoxingStep(ActKind.COPY, (), right), after)]
 
 
-def meeting_layouts(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> list[NdSbp]:
+@lru_cache(maxsize=1 << 12)
+def meeting_layouts(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> tuple[NdSbp, ...]:
     """Layouts in which a tensor may travel: `layout` with its terms made B or split, and with its copies cut."""
     splits = [Split(d) for d in range(len(spec.shape))]
     whole: list[list[Sbp]] = [[B, *splits] if isinstance(sbp, Partial) else [sbp] for sbp in layout]
     found = [nd for nd in itertools.product(*whole) if is_legal_layout(spec.shape, nd, mesh)]
-    return list(dict.fromkeys([*found, *(_cut(spec, nd, mesh) for nd in found)]))
+    return tuple(dict.fromkeys([*found, *(_cut(spec, nd, mesh) for nd in found)]))
 
 
 def _cut(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> NdSbp:
@@ -162,6 +165,8 @@ class Converter:
     first_alike: list[int] = field(init=False, default_factory=list)
     """Stage -> the first whose table of prices it shares."""
     found: dict[object, Crossing] = field(default_factory=dict)
+    moved_ns: dict[object, float] = field(default_factory=dict)
+    """What messages take from one layout to another."""
     pairs: dict[tuple[int, int], int] = field(default_factory=dict)
     distances: dict[object, int] = field(default_factory=dict)
 
@@ -253,7 +258,11 @@ class Converter:
             sender, receiver = self.placements[home.stage], self.placements[stage]
 
             def moving_ns(left: NdSbp, right: NdSbp) -> float:
-                return float(to_ns(self.cost.transfer_seconds(spec, left, sender, right, receiver)))
+                between = spec, left, right, pair
+                if between not in self.moved_ns:
+                    seconds = self.cost.transfer_seconds(spec, left, sender, right, receiver)
+                    self.moved_ns[between] = float(to_ns(seconds))
+                return self.moved_ns[between]
 
             def copying_ns(pieces: NdSbp, placement: Placement) -> float:
                 return float(to_ns(self.cost.copy_seconds(spec, pieces, placement, receiver.space)))

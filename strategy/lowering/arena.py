@@ -8,6 +8,8 @@ arena wins. No arena is smaller than what is in use at once.
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -70,12 +72,9 @@ class _Spans:
         """For how long each is in use."""
         return _sums(self.ends - self.begins, self.first)
 
-    @property
     def most_beside(self) -> Integers:
         """The most bytes in use at any time when each is."""
-        usage = self.usage()
-        most = np.maximum.reduceat(usage, np.stack((self.begins, self.ends), axis=1).ravel())[::2]
-        return np.maximum.reduceat(most, self.first[:-1])
+        return np.maximum.reduceat(_most_between(self.usage(), self.begins, self.ends), self.first[:-1])
 
     @property
     def owners(self) -> Integers:
@@ -102,34 +101,56 @@ def _sums(figures: Integers, first: Integers) -> Integers:
     return np.add.reduceat(figures, first[:-1]) if len(figures) else figures
 
 
+class Arena:
+    """Spans with offsets in bytes, in the smallest arena that has been found.
+
+    Attributes:
+        offsets: in the order of the spans.
+        nbytes: of the arena.
+        used: the most bytes in use at any time; no arena has fewer.
+    """
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        figures = _Spans.of(spans)
+        always = figures.lengths == figures.horizon
+        self.offsets = np.zeros(len(spans), np.int64)
+        self.offsets[always] = np.cumsum(figures.nbytes[always]) - figures.nbytes[always]
+        self._bottom = int(figures.nbytes[always].sum())
+        self._above = np.flatnonzero(~always)
+        self._spans = _Spans.of([spans[index] for index in self._above.tolist()])
+        self._orders = _orders(self._spans)
+        self._first_fit = _placing(len(self._above), self._spans) if len(self._above) else None
+        self.used = self._bottom + int(self._spans.usage().max(initial=0))
+        self.nbytes = self._bottom + (ENDLESS if len(self._above) else 0)
+
+    def try_orders(self, tries: int = sys.maxsize) -> None:
+        """Try so many further orders, or until there are no gaps."""
+        if self._first_fit is None:
+            return
+        for order in itertools.islice(self._orders, 0 if self.nbytes == self.used else tries):
+            found = self._first_fit(order, self.nbytes - self._bottom)
+            if found is not None:
+                self.offsets[self._above] = self._bottom + found
+                self.nbytes = self._bottom + int((found + self._spans.nbytes).max())
+            if self.nbytes == self.used:
+                return
+
+
 def assign_offsets(spans: Sequence[Span]) -> tuple[list[int], int]:
     """Offsets in bytes, in the order of `spans`, and the size of the arena."""
-    figures = _Spans.of(spans)
-    always = figures.lengths == figures.horizon
-    offsets = np.zeros(len(spans), np.int64)
-    offsets[always] = np.cumsum(figures.nbytes[always]) - figures.nbytes[always]
-    bottom = int(figures.nbytes[always].sum())
-    above = np.flatnonzero(~always)
-    found, size = _assign_above(_Spans.of([spans[index] for index in above.tolist()]))
-    offsets[above] = bottom + found
-    return offsets.tolist(), bottom + size
+    arena = Arena(spans)
+    arena.try_orders()
+    return arena.offsets.tolist(), arena.nbytes
 
 
-def _assign_above(spans: _Spans) -> tuple[Integers, int]:
-    """Offsets and size of what is not in use all the time."""
-    count = len(spans.nbytes)
-    best, size = np.zeros(0, np.int64), 0
-    if not count:
-        return best, size
-    least, size = int(spans.usage().max()), ENDLESS
-    place = _placing(count, spans)
-    for order in _orders(spans):
-        offsets = place(order, size)
-        if offsets is not None:
-            best, size = offsets, int((offsets + spans.nbytes).max())
-        if size == least:
-            break
-    return best, size
+def _most_between(figures: Integers, begins: Integers, ends: Integers) -> Integers:
+    """The most of `figures[begin:end]` for each pair: of two ranges of a power of two that cover it."""
+    found, size, lengths = np.zeros(len(begins), np.int64), 1, ends - begins
+    while len(figures):
+        here = (lengths >= size) & (lengths < 2 * size)
+        found[here] = np.maximum(figures[begins[here]], figures[ends[here] - size])
+        figures, size = np.maximum(figures[:-size], figures[size:]), 2 * size
+    return found
 
 
 def usage(spans: Sequence[Span]) -> list[int]:
@@ -148,10 +169,11 @@ def _orders(spans: _Spans) -> Iterator[Integers]:
     nbytes, lengths, begins = spans.nbytes, spans.lengths, spans.begins[spans.first[:-1]]
     yield np.lexsort((begins, -nbytes))
     yield np.lexsort((-lengths, -nbytes))
-    yield np.lexsort((begins, -nbytes, -spans.most_beside))
+    most = spans.most_beside()
+    yield np.lexsort((begins, -nbytes, -most))
     yield np.lexsort((-nbytes, -lengths))
     yield np.argsort(-lengths * nbytes, kind="stable")
-    yield np.lexsort((-nbytes, begins, -spans.most_beside))
+    yield np.lexsort((-nbytes, begins, -most))
 
 
 def _placing(count: int, spans: _Spans) -> Callable[[Integers, int], Integers | None]:

@@ -9,6 +9,7 @@ Scratch space of kernels and the process itself are not in it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,8 +18,8 @@ import numpy as np
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
 from strategy.hardware.cluster import Cluster
-from strategy.lowering.arena import Span, assign_offsets, usage
-from strategy.lowering.neighbours import in_rows
+from strategy.lowering.arena import Arena, Span, usage
+from strategy.lowering.neighbours import NeighbourRow, in_rows
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
 from strategy.lowering.renaming import renamed
 from strategy.program.program import Actor, OpTask, Program, Register, neighbours
@@ -28,6 +29,9 @@ ALIGNMENT = 64
 """Blocks begin on a cache line, which the widest vector loads like, and fill it."""
 WIDE = 0.005, 0.01
 """Parts of a pool from which on its gaps are worth to rename registers of several blocks, and those of one."""
+
+FEW_ORDERS = 2
+"""Orders to place blocks in that tell which of several ways to rename them is the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +82,7 @@ def allocated(
         stacked, height = _stacked(occupancy, rank)
         key = _shape(occupancy, rank, stacked)
         if key not in known:
-            placed = _placed(occupancy, rank, stacked, budget)
-            for single, wide in enumerate(WIDE if occupancy.shortenings[rank] is None else ()):
-                uneven = not single and _in_uneven_turns(occupancy, mine, stacked)
-                if placed.gaps_nbytes <= wide * placed.nbytes and not uneven:
-                    break
-                if single not in own:
-                    own[single] = Occupancy(renamed(occupancy, single=bool(single)))
-                roomier = own[single].program.registers
-                if any(roomier[i].blocks != registers[i].blocks for i in mine):
-                    placed = min(placed, _placed(own[single], rank, stacked, budget), key=lambda one: one.nbytes)
-            known[key] = placed.offsets
+            known[key] = _offsets(occupancy, own, rank, stacked, budget)
         for register, above in zip(mine, known[key], strict=True):
             bottom = height[registers[register].space]
             found = stacked.get(register) or tuple([bottom + offset for offset in above])
@@ -102,24 +96,86 @@ def allocated(
     return replace(program, registers=tuple(registers))
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """Where the blocks of a rank's registers begin that are neither state nor stacked: register by register.
+def _offsets(
+    occupancy: Occupancy, own: dict[int, Occupancy], rank: int, stacked: Container[int], budget: Budget
+) -> tuple[tuple[int, ...], ...]:
+    """Where the blocks of a rank's registers begin that are neither state nor stacked, register by register.
 
-    `nbytes` are those of its pools, of which `gaps_nbytes` are never in use.
+    Few orders tell whether blocks shall be renamed; of the best of all ways more are tried. `own` are occupancies of
+    renamed blocks, those of several first, which are made once.
     """
+    mine = occupancy.registers_of[rank]
+    best = _Pools.of(occupancy, rank, stacked, budget)
+    best.try_orders(FEW_ORDERS)
+    tried = [best.blocks]
+    for single, wide in enumerate(WIDE if occupancy.shortenings[rank] is None else ()):
+        uneven = not single and _in_uneven_turns(occupancy, mine, stacked)
+        if best.gaps_nbytes <= wide * best.nbytes and not uneven:
+            break
+        if single not in own:
+            own[single] = occupancy.with_blocks(renamed(occupancy, single=bool(single)))
+        if _blocks(own[single], rank) not in tried:
+            pools = _Pools.of(own[single], rank, stacked, budget)
+            pools.try_orders(FEW_ORDERS)
+            tried.append(pools.blocks)
+            best = min(best, pools, key=lambda one: one.nbytes)
+    budget.check()
+    best.try_orders()
+    return best.offsets(stacked)
 
-    offsets: tuple[tuple[int, ...], ...]
-    nbytes: int
-    gaps_nbytes: int
+
+def _blocks(occupancy: Occupancy, rank: int) -> list[int]:
+    return [occupancy.program.registers[i].blocks for i in occupancy.registers_of[rank]]
 
 
-def _placed(occupancy: Occupancy, rank: int, stacked: Container[int], budget: Budget) -> _Placed:
-    mine, registers = occupancy.registers_of[rank], occupancy.program.registers
-    at, nbytes, used = _offsets(occupancy, rank, stacked, budget)
-    blocks = [range(0 if registers[i].initial or i in stacked else registers[i].blocks) for i in mine]
-    offsets = tuple([tuple([at[i, block] for block in some]) for i, some in zip(mine, blocks, strict=True)])
-    return _Placed(offsets, nbytes, nbytes - used)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pools:
+    """What shares places over time on a rank, by memory: neither state nor stacked."""
+
+    occupancy: Occupancy
+    rank: int
+    rows: tuple[tuple[Sequence[NeighbourRow], Arena], ...]
+
+    @staticmethod
+    def of(occupancy: Occupancy, rank: int, stacked: Container[int], budget: Budget) -> _Pools:
+        """Before anything has a place."""
+        occupants = [one for one in occupancy.of_rank(rank, budget) if one.blocks[0][0] not in stacked]
+        budget.check()
+        found = []
+        for space in Space:
+            rows = in_rows(occupancy, _in(occupancy.program, occupants, space))
+            found.append((rows, Arena([Span(row.lives, aligned(row.nbytes)) for row in rows])))
+        return _Pools(occupancy, rank, tuple(found))
+
+    def try_orders(self, tries: int = sys.maxsize) -> None:
+        """Try further orders, so many in each memory."""
+        for _, arena in self.rows:
+            arena.try_orders(tries)
+
+    @property
+    def blocks(self) -> list[int]:
+        """How many every register has."""
+        return _blocks(self.occupancy, self.rank)
+
+    @property
+    def nbytes(self) -> int:
+        """All of them."""
+        return sum(arena.nbytes for _, arena in self.rows)
+
+    @property
+    def gaps_nbytes(self) -> int:
+        """Those that are never in use."""
+        return self.nbytes - sum(arena.used for _, arena in self.rows)
+
+    def offsets(self, stacked: Container[int]) -> tuple[tuple[int, ...], ...]:
+        """Where blocks begin, register by register."""
+        at: dict[Block, int] = {}
+        for rows, arena in self.rows:
+            for row, offset in zip(rows, arena.offsets.tolist(), strict=True):
+                at.update([(block, offset + within) for block, within in row.places])
+        mine, registers = self.occupancy.registers_of[self.rank], self.occupancy.program.registers
+        blocks = [range(0 if registers[i].initial or i in stacked else registers[i].blocks) for i in mine]
+        return tuple([tuple([at[i, block] for block in some]) for i, some in zip(mine, blocks, strict=True)])
 
 
 def _stacked(occupancy: Occupancy, rank: int) -> tuple[dict[int, tuple[int, ...]], dict[Space, int]]:
@@ -204,23 +260,6 @@ def _fill(occupancy: Occupancy, rank: int) -> Fill:
 def _spans(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[Span]:
     nbytes = occupancy.block_nbytes
     return [Span(occupant.lives, aligned(nbytes[occupant.blocks[0][0]])) for occupant in occupants]
-
-
-def _offsets(
-    occupancy: Occupancy, rank: int, stacked: Container[int], budget: Budget
-) -> tuple[dict[Block, int], int, int]:
-    """Block -> where it begins, of what is neither state nor stacked on one rank; bytes of pools, and most in use."""
-    found, nbytes, used = dict[Block, int](), 0, 0
-    occupants = [occupant for occupant in occupancy.of_rank(rank, budget) if occupant.blocks[0][0] not in stacked]
-    for space in Space:
-        budget.check()
-        rows = in_rows(occupancy, _in(occupancy.program, occupants, space))
-        spans = [Span(row.lives, aligned(row.nbytes)) for row in rows]
-        offsets, size = assign_offsets(spans)
-        nbytes, used = nbytes + size, used + max(usage(spans), default=0)
-        for row, offset in zip(rows, offsets, strict=True):
-            found.update((block, offset + at) for block, at in row.places)
-    return found, nbytes, used
 
 
 def _in(program: Program, occupants: Sequence[Occupant], space: Space) -> list[Occupant]:

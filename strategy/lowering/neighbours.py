@@ -41,13 +41,16 @@ def in_rows(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[Neighbo
 
 
 def _row(occupancy: Occupancy, members: Sequence[Occupant]) -> NeighbourRow:
+    if len(members) == 1:
+        (alone,) = members
+        return NeighbourRow(
+            tuple([(block, 0) for block in alone.blocks]), occupancy.block_nbytes[alone.blocks[0][0]], alone.lives
+        )
     places, at = [], 0
     for member in members:
         places += [(block, at) for block in member.blocks]
         at += occupancy.block_nbytes[member.blocks[0][0]]
-    return NeighbourRow(
-        tuple(places), at, members[0].lives if len(members) == 1 else _union([one.lives for one in members])
-    )
+    return NeighbourRow(tuple(places), at, _union([one.lives for one in members]))
 
 
 def _union(every: Sequence[Lives]) -> Lives:

@@ -87,15 +87,29 @@ class Occupancy:
 
     program: Program
 
+    def with_blocks(self, program: Program) -> Occupancy:
+        """Of the program with other blocks in its registers: all that is known of acts holds for it, too."""
+        found = Occupancy(program)
+        found.__dict__.update(
+            (name, known) for name, known in self.__dict__.items() if name not in ("program", "blocks")
+        )
+        return found
+
     def of_rank(self, rank: int, budget: Budget = UNLIMITED) -> list[Occupant]:
         """What is in use when on one rank, in the order of its registers.
 
         Raises:
             OutOfTimeError: the budget was over before it was done.
         """
-        replayed = _Rank(self, rank, self.heard)
+        if rank not in self.replayed:
+            self.replayed[rank] = _Rank(self, rank, self.heard)
         budget.check()
-        return replayed.occupants(budget)
+        return self.replayed[rank].occupants(self.blocks, budget)
+
+    @cached_property
+    def replayed(self) -> dict[int, _Rank]:
+        """Rank -> its replay, of those that were asked for."""
+        return {}
 
     @cached_property
     def registers_of(self) -> tuple[tuple[int, ...], ...]:
@@ -198,7 +212,10 @@ class Occupancy:
 
 
 class _Rank:
-    """The replay of one step of one rank. Registers are those that are no state, by their place in `mine`."""
+    """The replay of one step of one rank, however many blocks its registers have.
+
+    Registers are those that are no state, by their place in `mine`.
+    """
 
     def __init__(self, occupancy: Occupancy, rank: int, heard: Known) -> None:
         self.occupancy, self.program = occupancy, occupancy.program
@@ -220,11 +237,12 @@ class _Rank:
             return counts
         return np.where(counts == self.program.num_micro_batches, self.short.num_micro_batches, counts)
 
-    def occupants(self, budget: Budget) -> list[Occupant]:
-        """In the order of registers, those that share a block in place together."""
-        pieces = self._pieces()
+    def occupants(self, blocks: Integers, budget: Budget) -> list[Occupant]:
+        """In the order of registers, those that share a block in place together; `blocks` are how many each has."""
+        mine = blocks[self.mine]
+        pieces = self._pieces(mine)
         budget.check()
-        taken = self._taken(pieces)
+        taken = self._taken(pieces, mine)
         budget.check()
         followers = {source: register for register, source in taken.items()}
         chains = [list(_chain(register, followers)) for register in range(len(self.mine)) if register not in taken]
@@ -234,25 +252,24 @@ class _Rank:
         row, begin, end = _merged(pieces.rows(owner), pieces.begin, pieces.end)
         lives = np.stack((begin, end), axis=1)
         bounds = np.searchsorted(row, np.arange(int(pieces.apart.sum()) + 1)).tolist()
-        names, blocks = self.mine.tolist(), self.occupancy.blocks[self.mine].tolist()
+        names, counts = self.mine.tolist(), mine.tolist()
         first_row, apart = pieces.first_row.tolist(), pieces.apart.tolist()
         found = []
         for chain in chains:
-            members = [names[member] for member in chain]
-            for block in range(blocks[chain[0]]):
-                at = first_row[chain[0]] + block % apart[chain[0]]
+            members, first = [names[member] for member in chain], first_row[chain[0]]
+            each = [lives[bounds[at] : bounds[at + 1]] for at in range(first, first + apart[chain[0]])]
+            for block in range(counts[chain[0]]):
                 shared = tuple([(member, block) for member in members])
-                found.append(Occupant(shared, lives[bounds[at] : bounds[at + 1]]))
+                found.append(Occupant(shared, each[block % len(each)]))
         return found
 
-    def _pieces(self) -> _Pieces:
+    def _pieces(self, blocks: Integers) -> _Pieces:
         """Of all registers."""
         size = len(self.mine)
         producer, share, count = np.full(size, -1, np.int64), np.ones(size, np.int64), np.ones(size, np.int64)
         written = self.writes.register
         producer[written], share[written] = self.turns.positions(self.writes.actor), self.writes.share
         count[written] = self._replayed(self.occupancy.acts[self.writes.actor]) // self.writes.share
-        blocks = self.occupancy.blocks[self.mine]
         told = producer >= 0  # of the others nothing says when they are in use: they are so all the time
         told &= (count - 1) * share < self.turns.count[producer]
         if self.short is not None:
@@ -280,13 +297,13 @@ class _Rank:
         kept = here | (number == 0)
         return _Pieces(register[kept], number[kept], begin[kept], end[kept], count, np.gcd(blocks, count))
 
-    def _taken(self, pieces: _Pieces) -> dict[int, int]:
+    def _taken(self, pieces: _Pieces, blocks: Integers) -> dict[int, int]:
         """Register -> the one whose blocks it takes over, by acts of the main stream.
 
         The first of those that take over from one another is written anew as soon as its own piece is read, whoever
         has taken that over: so it must not be, at the earliest, before the last of them is done with.
         """
-        candidates = list(self._candidates())
+        candidates = list(self._candidates(blocks.tolist()))
         if not candidates:
             return {}
         actor, source, target = np.array(candidates, np.int64).T
@@ -301,7 +318,7 @@ class _Rank:
                 sources.add(one)
         return taken
 
-    def _candidates(self) -> Iterator[tuple[int, int, int]]:
+    def _candidates(self, blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         """Actors of the main stream, in order, with two registers: what may be written over, and what they write."""
         place = {register: at for at, register in enumerate(self.mine.tolist()) if register not in self.occupancy.rowed}
         nbytes, registers = self.occupancy.block_nbytes, self.program.registers
@@ -318,7 +335,8 @@ class _Rank:
                 there = source.register in place and target.register in place and source.register not in others
                 if there and (source.acts_per_piece, target.acts_per_piece) == (1, 1):
                     one, other = registers[source.register], registers[target.register]
-                    alike = one.dtype is other.dtype and one.blocks == other.blocks
+                    alike = one.dtype is other.dtype
+                    alike = alike and blocks[place[source.register]] == blocks[place[target.register]]
                     alike = alike and nbytes[source.register] == nbytes[target.register]
                     if alike and one.ragged is other.ragged is None:
                         yield index, place[source.register], place[target.register]

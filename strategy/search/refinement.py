@@ -215,18 +215,13 @@ class Refinement:
                 box.level, box.is_proposed = EXHAUSTED, True
 
     def meanwhile(self, work: Callable[[], None], budget: Budget, about_s: float) -> None:
-        """Do something else, while other processes bound the layers of boxes of which only the least work is known.
+        """Do something else, while other processes answer questions of the boxes that are bounded least.
 
         They are asked for about as much as takes so many seconds, as long as questions have taken so far.
         """
         self.budget, most_ns = budget, self.most_ns
-        questions: dict[object, tuple[Box, Question]] = {}
-        for box in sorted(self.boxes, key=lambda box: box.bound_ns) if self.workers.others else ():
-            if sum(question.effort for _, question in questions.values()) * self.workers.effort_s >= about_s:
-                break
-            if box.level == 0 and is_shared(box.config) and box.bound_ns < most_ns:
-                questions.setdefault(box.axes, (box, self._first_question(box)))
-        asked = list(questions.values())
+        left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
+        asked = list(self._beside(left, (), most_ns, about_s / self.workers.effort_s)) if self.workers.others else []
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
         answered = [(pair, one) for pair, one in zip(asked, outcomes, strict=True) if one is not None]
         self._take_all([pair for pair, _ in answered], [one for _, one in answered], most_ns)
@@ -250,7 +245,8 @@ class Refinement:
 
     def balance(self) -> None:
         """Mix ways that both fit, of all that may be better: where nothing else is left to plan."""
-        below = [box for box in self.boxes if box.bound_ns < self.most_ns]
+        most_ns = self.most_ns
+        below = [box for box in self.boxes if box.bound_ns < most_ns]
         self.prospects.propose_mixed_anew(below, self.budget.share(BALANCING).is_over, balances=True)
 
     def _ask_anew(self) -> None:
@@ -297,11 +293,11 @@ class Refinement:
         return found if found is not None and found.promise[1] < near_ns else None
 
     def _beside(
-        self, left: list[Box], first: Sequence[tuple[Box, Question]], most_ns: float
+        self, left: list[Box], first: Sequence[tuple[Box, Question]], most_ns: float, least_effort: float = 0.0
     ) -> Iterator[tuple[Box, Question]]:
-        """About as much for the boxes that are bounded least."""
+        """About as much for the boxes that are bounded least, and so much at least."""
         found: list[tuple[Box, Question]] = []
-        enough = max(BESIDE * first[0][1].effort if first else 0.0, (1 + WORKERS) * ALONE_EFFORT)
+        enough = max(BESIDE * first[0][1].effort if first else 0.0, (1 + WORKERS) * ALONE_EFFORT, least_effort)
         left_to_raise = round(MOST_RAISED * first[0][1].effort) if first else len(left)
         asked, waiting = {box.told_by for box, _ in first}, ByBound(left)
 

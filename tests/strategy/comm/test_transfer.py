@@ -14,7 +14,7 @@ from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import DType, Shape, TensorSpec
 
 
-@pytest.mark.parametrize("shape", [(8, 24), (8, 9), (12,), ()])
+@pytest.mark.parametrize("shape", [(8, 24), (8, 9), (12,), (3, 7), (25, 11), (2, 3), ()])
 @pytest.mark.parametrize("meshes", [((2, 2), (2, 2)), ((2, 3), (4, 1)), ((4, 2), (2, 3)), ((1, 6), (2, 2))])
 @pytest.mark.parametrize("first", [10, 1])
 def test_a_share_of_a_transfer_is_what_would_be_counted(shape: Shape, meshes: tuple[Shape, Shape], first: int) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from strategy.base.compiled import CompiledLoop
-from strategy.lowering.arena import Span, assign_offsets, usage
+from strategy.lowering.arena import Arena, Span, assign_offsets, usage
 
 
 def span(*lives: tuple[int, int], nbytes: int) -> Span:
@@ -83,6 +83,24 @@ def test_random_blocks_never_meet_and_waste_little() -> None:
         assert size >= least == max(usage(spans))
         wasted.append(size / least - 1)
     assert sum(wasted) / len(wasted) < 0.12
+
+
+def test_orders_that_are_tried_later_find_what_all_of_them_find_at_once() -> None:
+    rng, improved = random.Random(2), 0
+    for _ in range(60):
+        spans = []
+        for _ in range(rng.randint(1, 40)):
+            cuts = sorted(rng.sample(range(64), 2 * rng.randint(1, 3)))
+            spans.append(span(*zip(cuts[::2], cuts[1::2], strict=True), nbytes=rng.randint(1, 50)))
+        arena = Arena(spans)
+        arena.try_orders(2)
+        first = arena.nbytes
+        assert arena.used == max(usage(spans)) <= first
+        assert disjoint(spans, arena.offsets.tolist())
+        arena.try_orders()
+        assert (arena.offsets.tolist(), arena.nbytes) == assign_offsets(spans)
+        improved += arena.nbytes < first
+    assert improved > 5
 
 
 def disjoint(spans: list[Span], offsets: list[int]) -> bool:

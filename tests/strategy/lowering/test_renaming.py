@@ -42,6 +42,23 @@ CASES = [
 ]
 
 
+def test_other_blocks_are_in_use_as_if_nothing_were_known() -> None:
+    """What is known of acts is taken over from the program that is renamed."""
+    changed = 0
+    for case in CASES[::4]:
+        before = Occupancy(pipeline(*case))
+        for rank in range(len(before.registers_of)):
+            before.of_rank(rank)
+        program = renamed(before, single=True)
+        changed += program.registers != before.program.registers
+        taken_over, anew = before.with_blocks(program), Occupancy(program)
+        for rank in range(len(anew.registers_of)):
+            ours, theirs = taken_over.of_rank(rank), anew.of_rank(rank)
+            assert [one.blocks for one in ours] == [one.blocks for one in theirs]
+            assert [one.lives.tolist() for one in ours] == [one.lives.tolist() for one in theirs]
+    assert changed >= 3
+
+
 def test_it_takes_less_memory_and_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Counter[str]()
     for schedule, pp, tp, m, seed in CASES[::3] + CASES[1::3]:
