@@ -86,7 +86,7 @@ def op_signatures(
     """
     asked = _asked(graph, op, mesh, owned)
     found = _enumerate(*asked) if wanted is None else _listing(*asked).wanted(wanted)
-    return _as_held(graph, op, found)
+    return _as_held(found, _frozen(graph, op))
 
 
 def _asked(graph: Graph, op: Op, mesh: Shape, owned: bool) -> tuple[str, _Operands, _Attributes, Shape, bool]:
@@ -94,13 +94,19 @@ def _asked(graph: Graph, op: Op, mesh: Shape, owned: bool) -> tuple[str, _Operan
     return op.kind, operands, tuple(sorted(op.attrs.items())), mesh, owned
 
 
-def _as_held(graph: Graph, op: Op, found: tuple[Signature, ...]) -> tuple[Signature, ...]:
+def _frozen(graph: Graph, op: Op) -> tuple[int, ...]:
+    """The inputs that are frozen variables at home."""
+    return tuple(
+        [
+            position
+            for position, name in enumerate(op.inputs)
+            if graph.values[name].role is Role.VARIABLE and name not in graph.updater and deciding_op(graph, name) is op
+        ]
+    )
+
+
+def _as_held(found: tuple[Signature, ...], frozen: Sequence[int]) -> tuple[Signature, ...]:
     """Those under which no frozen variable is partial where it is at home."""
-    frozen = [
-        position
-        for position, name in enumerate(op.inputs)
-        if graph.values[name].role is Role.VARIABLE and name not in graph.updater and deciding_op(graph, name) is op
-    ]
     if not frozen:
         return found
     return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in frozen))
@@ -149,14 +155,14 @@ class Listings:
 
     def of(self, op: Op, wanted: SbpFilter | None = None) -> tuple[Signature, ...]:
         """See `op_signatures`; of an op of the graph."""
-        key = self.likeness[op.name], op.attrs.get(SEED)
+        key, frozen = (self.likeness[op.name], op.attrs.get(SEED)), _frozen(self.graph, op)
         if wanted is None:
-            if key not in self.every:
-                self.every[key] = _enumerate(*_asked(self.graph, op, self.mesh, self.owned))
-            return _as_held(self.graph, op, self.every[key])
+            if (key, frozen) not in self.every:
+                self.every[key, frozen] = _as_held(_enumerate(*_asked(self.graph, op, self.mesh, self.owned)), frozen)
+            return self.every[key, frozen]
         if key not in self.listings:
             self.listings[key] = _listing(*_asked(self.graph, op, self.mesh, self.owned))
-        return _as_held(self.graph, op, self.listings[key].wanted(wanted))
+        return _as_held(self.listings[key].wanted(wanted), frozen)
 
     @property
     def likeness(self) -> Mapping[str, Likeness]:

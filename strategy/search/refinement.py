@@ -65,6 +65,8 @@ BALANCING = 0.25
 """Part of the time that is left for mixes of ways that both fit."""
 BESIDE = 2.0
 """By this part of what is asked for the box that promises most, more is asked for those that are bounded least."""
+BESIDE_PLAN = 2.0
+"""Beside a plan so much is asked for as takes this many times as long as the plan is expected to."""
 AT_LEAST = 6
 """So many questions are asked at a time, if there are: processes wait for the last answer."""
 ALONE_EFFORT = 3.0
@@ -217,11 +219,12 @@ class Refinement:
     def meanwhile(self, work: Callable[[], None], budget: Budget, about_s: float) -> None:
         """Do something else, while other processes answer questions of the boxes that are bounded least.
 
-        They are asked for about as much as takes so many seconds, as long as questions have taken so far.
+        `about_s` is what it is expected to take, by which it is told how much to ask for.
         """
         self.budget, most_ns = budget, self.most_ns
         left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
-        asked = list(self._beside(left, (), most_ns, about_s / self.workers.effort_s)) if self.workers.others else []
+        effort = BESIDE_PLAN * about_s / self.workers.effort_s
+        asked = list(self._beside(left, (), most_ns, effort)) if self.workers.others else []
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
         answered = [(pair, one) for pair, one in zip(asked, outcomes, strict=True) if one is not None]
         self._take_all([pair for pair, _ in answered], [one for _, one in answered], most_ns)

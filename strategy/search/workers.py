@@ -25,7 +25,7 @@ from strategy.search.claimed_work import ClaimedWork
 from strategy.search.template.answers import Answer, Question, Templates
 
 Outcome = Answer | OutOfTimeError
-FAR_AHEAD = 16
+FAR_AHEAD = 48
 """So many questions are sent to a process that has not answered since: no more than pipes have room for."""
 
 

@@ -28,13 +28,23 @@ class Counts:
 
     @staticmethod
     def of(parts: Sequence[IntArray], weights: int) -> Counts:
-        """Of (cells, weights) each; forbidden is what costs as much by the first weight."""
-        wide = np.concatenate([*parts, np.zeros((0, weights), np.int64)])
-        forbidden = wide[:, 0] >= FORBIDDEN
-        wide[forbidden] = 0
+        """Of (cells, weights) each; forbidden is what costs as much by the first weight.
+
+        What has no weights, (cells,), costs nothing or is forbidden.
+        """
+        none = np.zeros(0, np.int64)
+        wide = np.concatenate([np.zeros((0, weights), np.int64), *(part for part in parts if part.ndim > 1)])
+        narrow = np.concatenate([none, *(part for part in parts if part.ndim == 1)])
+        is_wide = np.repeat([part.ndim > 1 for part in parts], [len(part) for part in parts]).astype(np.bool_)
+        forbidden = np.empty(len(is_wide), np.bool_)
+        forbidden[is_wide], forbidden[~is_wide] = wide[:, 0] >= FORBIDDEN, narrow >= FORBIDDEN
+        wide[forbidden[is_wide]] = 0
         places = np.flatnonzero(wide)
         begins = np.searchsorted(places, np.arange(len(wide) + 1) * weights)
-        return Counts(csr_array((wide.ravel()[places], places % weights, begins), shape=wide.shape), forbidden)
+        counts = np.zeros(len(is_wide) + 1, np.int64)
+        counts[1:][is_wide] = np.diff(begins)
+        numbers = csr_array((wide.ravel()[places], places % weights, np.cumsum(counts)), shape=(len(is_wide), weights))
+        return Counts(numbers, forbidden)
 
     def weighed(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """(cells,) of so much for each; what is forbidden is nothing."""

@@ -212,8 +212,8 @@ class ProblemBuilder:
     def linear(self, name: str, weights: int) -> LinearProblem:
         """What was added, where every cost is (weights,); nodes and tables that cost nothing may be without."""
         numbers = {table: i for i, table in enumerate(dict.fromkeys(self._edges.values()))}
-        cells = [_as_wide(table.numbers, 2, weights) for table in numbers]
-        costs = [_as_wide(each, 1, weights) for each in self._costs]
+        cells = [_cells(table.numbers, 2) for table in numbers]
+        costs = [_cells(each, 1) for each in self._costs]
         return LinearProblem(
             name,
             tuple(self._names),
@@ -225,10 +225,9 @@ class ProblemBuilder:
         )
 
 
-def _as_wide(numbers: IntArray, axes: int, weights: int) -> IntArray:
-    """(cells, weights); what has no axis of weights costs nothing or is forbidden."""
-    wide = numbers if numbers.ndim > axes else np.repeat(numbers[..., None], weights, axis=-1)
-    return wide.reshape(-1, weights)
+def _cells(numbers: IntArray, axes: int) -> IntArray:
+    """(cells, weights), or (cells,) of what has no axis of weights: that costs nothing or is forbidden."""
+    return numbers.reshape(-1, *numbers.shape[axes:])
 
 
 def _sum(one: IntArray, other: IntArray) -> IntArray:

@@ -176,16 +176,21 @@ def _following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     graph = cast(Graph, known.held)
     found = {
         name: sbps
-        for name, sbps in _followed(graph, parts).items()
+        for name, sbps in _all_following(known, parts).items()
         if graph.by_name[name].any_layer is not None and any(isinstance(sbp, Split) for sbp in sbps.values())
     }
     return MappingProxyType(found)
 
 
+@lru_cache(maxsize=8)
+def _all_following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
+    return _followed(cast(Graph, known.held), parts)
+
+
 def following_experts(graph: Graph, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     """Op -> value -> its SBP along the axis where experts are split, and what is not beside them follows samples."""
     beside = beside_experts(graph)
-    others = {name: sbps for name, sbps in _followed(graph, parts).items() if name not in beside}
+    others = {name: sbps for name, sbps in _all_following(Identity(graph), parts).items() if name not in beside}
     return _followed(graph, parts, others, split=staying_with_experts(graph))
 
 
@@ -211,10 +216,10 @@ def staying_with_experts(graph: Graph) -> frozenset[str]:
 def _followed(
     graph: Graph,
     parts: int,
-    known: Mapping[str, dict[str, Sbp]] = MappingProxyType({}),
+    known: Mapping[str, Mapping[str, Sbp]] = MappingProxyType({}),
     *,
     split: frozenset[str] = frozenset(),
-) -> dict[str, dict[str, Sbp]]:
+) -> dict[str, Mapping[str, Sbp]]:
     """Op -> value -> SBP along one axis, where samples are split and variables whole.
 
     It is what mismatches in fewest inputs, and of that what writes fewest terms: where samples are cut out of a tensor,
@@ -223,28 +228,40 @@ def _followed(
     """
     held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
     held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))
-    found: dict[str, dict[str, Sbp]] = {}
-    listings = Listings(graph, (parts,))
+    found: dict[str, Mapping[str, Sbp]] = {}
+    listings, alike = Listings(graph, (parts,)), dict[object, Signature | None]()
     for op in graph.ops:
-        wanted = {name: Split(0) if name in split else held[name] for name in op.inputs}
-        best: tuple[tuple[int, int], Signature] | None = None
-        for option in listings.of(op) if op.name not in known else ():
-            if any(nd != (B,) for nd in option.updates):
-                continue
-            if any(name in split and nd[0] != Split(0) for name, nd in named_layouts(op, option)):
-                continue
-            mismatches = sum(wanted[name] != nd[0] for name, nd in zip(op.inputs, option.inputs, strict=True))
-            badness = mismatches, sum(has_partial(nd) for nd in option.outputs)
-            if best is None or badness < best[0]:
-                best = badness, option
-            if badness == (0, 0):
-                break
         if op.name in known:
             found[op.name] = known[op.name]
-        elif best is not None:
-            found[op.name] = {name: nd[0] for name, nd in named_layouts(op, best[1])}
+        else:
+            wanted = tuple([Split(0) if name in split else held[name] for name in op.inputs])
+            is_split = tuple([name in split for name in (*op.inputs, *op.outputs, *op.updates)])
+            options = listings.of(op)
+            key = id(options), wanted, is_split  # listings keep them, and list alike ops once
+            if key not in alike:
+                alike[key] = _nearest(options, wanted, is_split)
+            best = alike[key]
+            if best is not None:
+                found[op.name] = {name: nd[0] for name, nd in named_layouts(op, best)}
         held.update((name, found[op.name][name]) for name in op.outputs if op.name in found)
     return found
+
+
+def _nearest(options: Sequence[Signature], wanted: Sequence[Sbp], is_split: Sequence[bool]) -> Signature | None:
+    """What mismatches in fewest inputs, and of that what writes fewest terms; `is_split` says of all values."""
+    best: tuple[tuple[int, int], Signature] | None = None
+    for option in options:
+        if any(nd != (B,) for nd in option.updates):
+            continue
+        if any(cut and nd[0] != Split(0) for cut, nd in zip(is_split, option.layouts, strict=True)):
+            continue
+        mismatches = sum(one != nd[0] for one, nd in zip(wanted, option.inputs, strict=True))
+        badness = mismatches, sum(has_partial(nd) for nd in option.outputs)
+        if best is None or badness < best[0]:
+            best = badness, option
+        if badness == (0, 0):
+            break
+    return best and best[1]
 
 
 def beside_experts(graph: Graph) -> frozenset[str]:
