@@ -237,7 +237,7 @@ def _followed(
             wanted = tuple([Split(0) if name in split else held[name] for name in op.inputs])
             is_split = tuple([name in split for name in (*op.inputs, *op.outputs, *op.updates)])
             options = listings.of(op)
-            key = id(options), wanted, is_split  # listings keep them, and list alike ops once
+            key = Identity(options), wanted, is_split  # ops alike have the same
             if key not in alike:
                 alike[key] = _nearest(options, wanted, is_split)
             best = alike[key]
