@@ -30,8 +30,10 @@ ALIGNMENT = 64
 WIDE = 0.005, 0.01
 """Parts of a pool from which on its gaps are worth to rename registers of several blocks, and those of one."""
 
-FEW_ORDERS = 2
-"""Orders to place blocks in that tell which of several ways to rename them is the best."""
+FEW_ORDERS = 1
+"""Orders to place blocks in that tell which of several ways to rename them is the best: others take up to 1 % less."""
+MANY_BLOCKS = 12_000
+"""Of more than so many blocks an order takes some tenths of a second: the first has to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def _offsets(
     tried = [best.blocks]
     for single, wide in enumerate(WIDE if occupancy.shortenings[rank] is None else ()):
         uneven = not single and _in_uneven_turns(occupancy, mine, stacked)
-        if best.gaps_nbytes <= wide * best.nbytes and not uneven:
+        if (best.gaps_nbytes <= wide * best.nbytes and not uneven) or best.are_many:
             break
         if single not in own:
             own[single] = occupancy.with_blocks(renamed(occupancy, single=bool(single)))
@@ -120,7 +122,7 @@ def _offsets(
             tried.append(pools.blocks)
             best = min(best, pools, key=lambda one: one.nbytes)
     budget.check()
-    best.try_orders()
+    best.try_orders(0 if best.are_many else sys.maxsize)
     return best.offsets(stacked)
 
 
@@ -147,7 +149,12 @@ class _Pools:
             found.append((rows, Arena([Span(row.lives, aligned(row.nbytes)) for row in rows])))
         return _Pools(occupancy, rank, tuple(found))
 
-    def try_orders(self, tries: int = sys.maxsize) -> None:
+    @property
+    def are_many(self) -> bool:
+        """Whether there are very many blocks to place."""
+        return sum(len(rows) for rows, _ in self.rows) > MANY_BLOCKS
+
+    def try_orders(self, tries: int) -> None:
         """Try further orders, so many in each memory."""
         for _, arena in self.rows:
             arena.try_orders(tries)
