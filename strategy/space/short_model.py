@@ -86,7 +86,7 @@ def expanded(
             return None
         signature: Signature | None = (other[1] if is_mixed else signatures)[like.name]
         if len(op.inputs) != len(like.inputs):
-            signature = _as_wide(short, like, signatures[like.name], other[1][like.name], deep, op, mixed)
+            signature = _as_wide(short, like, signatures[like.name], deep, op)
         if signature is None:
             return None
         found[op.name] = signature
@@ -100,19 +100,15 @@ def _likeness(graph: Graph, op: Op, layers: int) -> tuple[str, int | None]:
     return f"{op.repeats and 'again '}{op.template or op.name}", min(op.layer, MIDDLE) + (op.layer == layers - 1)
 
 
-def _as_wide(
-    short: Graph, like: Op, signature: Signature, other: Signature, deep: Graph, op: Op, mixed: Collection[int]
-) -> Signature | None:
+def _as_wide(short: Graph, like: Op, signature: Signature, deep: Graph, op: Op) -> Signature | None:
     """A signature for an op that reads something of every layer, and so more values than the op that it is like.
 
-    What layers write that are `mixed` it reads as the other signature does.
+    It reads all layers as that op reads those of one way: what layers of the other way write is converted. Terms and
+    what is whole are no sum.
     """
     alike = [_likeness(short, short.producer[name], LAYERS) for name in like.inputs]
-    one, another = (dict(zip(alike, way.inputs, strict=True)) for way in (signature, other))
-    inputs = []
-    for name in op.inputs:
-        writer = deep.producer[name]
-        inputs.append((another if writer.layer in mixed else one).get(_likeness(deep, writer, deep.num_layers)))
+    known = dict(zip(alike, signature.inputs, strict=True))
+    inputs = [known.get(_likeness(deep, deep.producer[name], deep.num_layers)) for name in op.inputs]
     if None in inputs:
         return None
     return dataclasses.replace(signature, inputs=tuple(layout for layout in inputs if layout is not None))

@@ -17,25 +17,30 @@ from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.crossings import crossings_of
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.layer_template import LayerTemplate
+from strategy.bounds.one_mesh import on_one_stage
 from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import ADDED, HELD, MESSAGES, SAVED, SIZE, SUMS, WAITING
 from strategy.bounds.quick_bound import least_work
+from strategy.graph.signature import op_signatures
 from strategy.layout.config import KeptLayers, PlanConfig, Recompute
-from strategy.layout.layout import layer_runs
+from strategy.layout.convert import lay_out
+from strategy.layout.layout import assign_stages, layer_runs
 from strategy.layout.schedule import Schedule, at_position
 from strategy.layout.step_times import Overlap
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
+from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from strategy.search.candidate.candidate_solve import solved_as
+from strategy.search.candidate.candidate_solve import Solved, solved_as
 from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Proposed, Question, Templates
 from strategy.search.template.layer_mix import LayerMix, mixed_at, mixed_layers, most_between, seam_of
 from strategy.search.template.outer_approximation import OuterApproximation
 from strategy.search.template.stages import between_places, made_up
+from strategy.space.axis_orders import placements_of
 from strategy.space.request import Pins, Request
-from strategy.space.short_model import MIDDLE, shortened
+from strategy.space.short_model import MIDDLE, expanded, shortened
 from tests.support.long_parameters import long_but
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
@@ -114,6 +119,15 @@ def ways(asked: Request, config: PlanConfig) -> tuple[list[tuple[Proposed, np.nd
     return found, within
 
 
+def are_legal(asked: Request, solved: Solved) -> bool:
+    """Whether the signatures of a layout are, as the verifier asks."""
+    graph, stages = planned_graph(GPT, asked.training_with(solved.config), solved.config), solved.layout.stages
+    return all(
+        solved.layout.signatures[op.name] in op_signatures(graph, op, stages.placement(op.name).mesh)
+        for op in graph.ops
+    )
+
+
 @pytest.mark.parametrize(("configs", "least"), long_but([([CONFIGS[1]], 1), (CONFIGS, 8)], 0), ids=["few", "all"])
 def test_a_mix_is_priced_as_the_deep_model_is(configs: list[PlanConfig], least: int) -> None:
     asked, differ, partly = freely(), 0, 0
@@ -132,6 +146,7 @@ def test_a_mix_is_priced_as_the_deep_model_is(configs: list[PlanConfig], least: 
                 proposal = LayoutProposal(mix, one.signatures, one.deep_ops, one.keeps, way)
                 laid_out = solved_as(proposal.config(GPT.layers), priced_in_full(asked, proposal), 0)
                 assert mix.step_ns == pytest.approx(laid_out.objective_ns, rel=0.01)
+                assert are_legal(asked, laid_out)
                 pairs = zip(mix.peak_bytes, laid_out.peaks, strict=True)
                 assert all(0.8 <= peak / true <= 1.3 for peak, true in pairs)
     assert differ >= least, differ
@@ -187,3 +202,23 @@ def test_single_numbers_are_no_seam() -> None:
         assert meets == all(graph.values[name].spec.size == 1 for name in outside), op.name
         seen["numbers" if meets else "tensors"] += 1
     assert min(seen["numbers"], seen["tensors"]) >= 1, seen
+
+
+def test_numbers_that_layers_add_up_otherwise_are_converted() -> None:
+    """What adds up a number of every layer has one legal signature, however it adds up those of the other way."""
+    short, config = shortened(GPT), CONFIGS[0]
+    assert short is not None
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    template = LayerTemplate.of(asked, short, config, UNLIMITED)
+    graph, alone = template.space.graph, on_one_stage(config)
+    signatures = solved_template(template, config, np.ones(SIZE)).signatures
+    deep, seen = planned_graph(GPT, asked.training_with(alone), alone), Counter[str]()
+    sums = [op for op in graph.ops if op.layer is None and len(op.inputs) < len(deep.by_name[op.name].inputs)]
+    for op, option in ((op, option) for op in sums for option in template.space.options(op)):
+        found = expanded((graph, signatures), deep, (graph, {**signatures, op.name: option}), {2})
+        assert found is not None
+        assert all(found[one.name] in op_signatures(deep, one, config.mesh) for one in deep.ops), option
+        lay_out(deep, assign_stages(deep, placements_of(alone)), found, template.space.converter)
+        seen[op.name] += option != signatures[op.name]
+    assert seen
+    assert min(seen.values()) >= 2, seen
