@@ -214,8 +214,8 @@ def _in_ticks(schedule: Schedule, times: StepTimes, found: _Exposed) -> Pipeline
         found.forward,
         found.backward,
         found.weight,
-        waited_ticks(times) * times.forward_message_ns,
-        waited_ticks(times) * times.backward_message_ns,
+        found.waited_ticks * times.forward_message_ns,
+        found.waited_ticks * times.backward_message_ns,
         TICKS * times.before_ns + hidden["before_ns"] * times.before_overlapped_ns.sum(-1),
         TICKS * times.after_ns + hidden["after_ns"] * times.after_overlapped_ns.sum(-1),
         late_ticks(schedule, times) * times.after_overlapped_ns.sum(-1),
@@ -227,11 +227,6 @@ def _in_ticks(schedule: Schedule, times: StepTimes, found: _Exposed) -> Pipeline
         TICKS * times.after_ns,
         times.overlap.allowed,
     )
-
-
-def waited_ticks(times: StepTimes) -> int:
-    """Of a nanosecond of a message, for the chunk that waits for it."""
-    return TICKS - times.overlap.slowed_ticks
 
 
 def late_ticks(schedule: Schedule, times: StepTimes) -> int:
@@ -315,9 +310,9 @@ def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exp
             found[sharing] += shared * busy_often + ticks * own
         exposed.count_messages(found, name, busy_often)
         if name in MESSAGES:
-            found[MESSAGES[name]] += slowed * exposed.ends_of_messages(own)
-    found["forward_message_ns"] += waited_ticks(times) * counts.forward_message_ns
-    found["backward_message_ns"] += waited_ticks(times) * counts.backward_message_ns
+            found[MESSAGES[name]] += exposed.slowed_by_messages * exposed.ends_of_messages(own)
+    found["forward_message_ns"] += exposed.waited_ticks * counts.forward_message_ns
+    found["backward_message_ns"] += exposed.waited_ticks * counts.backward_message_ns
     return MeanPath(StepTimes(**found, overlap=times.overlap), TICKS * paths.number)
 
 
@@ -333,6 +328,7 @@ class _Exposed:
     def __init__(self, schedule: Schedule, num_micro_batches: int, times: StepTimes) -> None:
         self.places = _places(schedule, times.stages, times.laps)
         slowed, shared = times.overlap.slowed_ticks, times.overlap.shared_ticks
+        self.slowed_by_messages = slowed if num_micro_batches > 1 else 0  # nothing else is there beside a single one's
         sent = [self._at_ends(each) for each in (times.forward_message_ns, times.backward_message_ns)]
         own = [times.forward_ns, times.backward_ns, times.weight_ns]
         overlapped = [times.forward_overlapped_ns, times.backward_overlapped_ns, times.weight_overlapped_ns]
@@ -343,7 +339,8 @@ class _Exposed:
             for each in (own, overlapped, waited, copied):
                 each[1], each[2] = each[1] + each[2], np.zeros_like(each[2])
         slow = [
-            TICKS * (each + w) + slowed * (b + m) for each, w, b, m in zip(own, waited, overlapped, moved, strict=True)
+            TICKS * (each + w) + slowed * b + self.slowed_by_messages * m
+            for each, w, b, m in zip(own, waited, overlapped, moved, strict=True)
         ]
         slow[1] = slow[1] + covered_ticks(schedule, times.overlap) * times.backward_covered_ns
         waited[1] = waited[1] + times.backward_covered_ns
@@ -360,6 +357,11 @@ class _Exposed:
         if not schedule.splits_backward:
             is_own[2], is_copied[2] = is_own[1], is_copied[1]
         self.is_own, self.is_copied = (dict(zip(COPIED, each, strict=True)) for each in (is_own, is_copied))
+
+    @property
+    def waited_ticks(self) -> int:
+        """Of a nanosecond of a message, for the chunk that waits for it."""
+        return TICKS - self.slowed_by_messages
 
     def _of_senders(self, times: StepTimes, name: str) -> IntArray:
         """(..., stages, laps): of a pass, the ticks for which messages hold up what goes on beside their senders."""

@@ -224,7 +224,8 @@ class Refinement:
         self.budget, most_ns = budget, self.most_ns
         left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
         effort = BESIDE_PLAN * about_s / self.workers.effort_s
-        asked = list(self._beside(left, (), most_ns, effort)) if self.workers.others else []
+        with self._whole():
+            asked = list(self._beside(left, (), most_ns, effort)) if self.workers.others else []
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
         answered = [(pair, one) for pair, one in zip(asked, outcomes, strict=True) if one is not None]
         self._take_all([pair for pair, _ in answered], [one for _, one in answered], most_ns)

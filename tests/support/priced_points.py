@@ -13,11 +13,11 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 message has arrived; a message keeps its sender busy unless messages overlap. A chunk lasts as long as
                 its own acts, which what is counted apart or covered (by a 64th at least) and messages slow down, or as
                 what is counted apart, which conversions that are waited for or covered hold up on the same links; one
-                that waits for its message is not slowed down by that. What is done once ahead comes lap by lap, and
-                the first chunk of a lap ends behind it; what is done once behind goes when the last chunk of its lap
-                has begun, one lap after the other; what goes on beside later chunks goes behind it, and is there when
-                the chunk after that ends. Both slow down what computes; so what the last backward passes of all
-                laps send leaves later, by half of each share
+                that waits for its message is not slowed down by that, nor any by those of a single micro-batch. What is
+                done once ahead comes lap by lap, and the first chunk of a lap ends behind it; what is done once behind
+                goes when the last chunk of its lap has begun, one lap after the other; what goes on beside later chunks
+                goes behind it, and is there when the chunk after that ends. Both slow down what computes; so what the
+                last backward passes of all laps send leaves later, by half of each share
     memory      every tensor of the device takes its largest piece, in whole lines of 64 bytes, in all its blocks, while
                 it lives
 
@@ -429,6 +429,7 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
     splits, laps = pipeline.schedule.splits_backward, pipeline.laps
     zero = np.zeros_like(next(iter(columns.values())))
     slow = round(PARTS_OF_NS * listed.cost.cluster.device.slowdown) if pipeline.overlaps else 0
+    slow_beside_messages = slow if pipeline.num_micro_batches > 1 else 0
     shared, of_messages = _shared(listed), _taken_by_messages(listed)
 
     def handed_on(phase: Phase, place: int) -> IntArray:
@@ -448,7 +449,8 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
         covered = taken("chunk", phase, stage, lap, "covered")
         busy = PARTS_OF_NS * apart + shared * (waited + covered) + handed_on(phase, place)
         copied = PARTS_OF_NS * taken("chunk", phase, stage, lap, "copied")
-        own = PARTS_OF_NS * (own + waited) + slow * (apart + messages) + max(slow, PARTS_OF_NS // 64) * covered
+        own = PARTS_OF_NS * (own + waited) + slow * apart + slow_beside_messages * messages
+        own = own + max(slow, PARTS_OF_NS // 64) * covered
         return np.maximum(np.maximum(own, busy), copied), busy
 
     def once(when: str, stage: int) -> tuple[IntArray, IntArray, list[IntArray]]:
@@ -488,7 +490,7 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
                 if phase is (Phase.WEIGHT if splits else Phase.BACKWARD) and k == pipeline.num_micro_batches - 1:
                     free_at = np.where(waits, sent[stage], np.maximum(sent[stage], begin + busy))
                     sent[stage] = free_at + behind[stage][2][lap]
-                message = (PARTS_OF_NS - slow) * columns.get(("message", phase, place), zero)
+                message = (PARTS_OF_NS - slow_beside_messages) * columns.get(("message", phase, place), zero)
                 crosses = place and at_position(pipeline.schedule, p, place - 1)[0] != stage
                 if phase is Phase.BACKWARD and k == pipeline.num_micro_batches - 1 and crosses and not splits:
                     late = slow // (2 * laps)
