@@ -214,11 +214,12 @@ def test_numbers_that_layers_add_up_otherwise_are_converted() -> None:
     signatures = solved_template(template, config, np.ones(SIZE)).signatures
     deep, seen = planned_graph(GPT, asked.training_with(alone), alone), Counter[str]()
     sums = [op for op in graph.ops if op.layer is None and len(op.inputs) < len(deep.by_name[op.name].inputs)]
-    for op, option in ((op, option) for op in sums for option in template.space.options(op)):
-        found = expanded((graph, signatures), deep, (graph, {**signatures, op.name: option}), {2})
+    every = [(op.name, option) for op in sums for option in template.space.options(op)]
+    for name, option in every:
+        found = expanded((graph, signatures), deep, (graph, {**signatures, name: option}), {2})
         assert found is not None
         assert all(found[one.name] in op_signatures(deep, one, config.mesh) for one in deep.ops), option
         lay_out(deep, assign_stages(deep, placements_of(alone)), found, template.space.converter)
-        seen[op.name] += option != signatures[op.name]
+        seen[name] += option != signatures[name]
     assert seen
     assert min(seen.values()) >= 2, seen
