@@ -135,7 +135,7 @@ def seam_of(graph: Graph, stages: Stages, signatures: Mapping[str, Signature]) -
                 wanted = tuple(nd for read, nd in zip(op.inputs, signature.inputs, strict=True) if read == name)
                 reads = again if is_saved and op.phase is not Phase.FORWARD else found
                 reads.append((name, op.name, wanted))
-            else:  # what reads something of every layer takes each as it is
+            else:  # what reads something of every layer reads all as it reads those of one way
                 found.append((op.name, signature.outputs, signature.updates))
     return Seam(tuple(found), tuple(again))
 
