@@ -24,7 +24,7 @@ from executor.exchange.codecs import Values
 from executor.exchange.negotiation import Asking, RecursiveDoubling
 from executor.exchange.pending import PendingTensor
 from executor.exchange.progress import ActProgress
-from executor.exchange.reduction import Meeting
+from executor.exchange.reduction import AllReduce, Meeting, all_reduce
 from executor.exchange.settings import ExchangeSettings
 from executor.exchange.streams import CollectiveStreams
 from executor.exchange.tensors import CollectiveKind, TensorKey, check_combination, checked_array
@@ -38,10 +38,12 @@ _AWAKE_S = 0.02
 """How long a transfer that the program waits for is looked at without a nap in between."""
 _SHORTEST_NAP_S = 1e-4
 _BUSY_NAP_S = 2e-3
+_MOVING_NAP_S = 5e-4
+_JUST_S = 1e-3
 _WAITING_NAP_S = 5e-4
 _IDLE_NAP_S = 4e-3
-"""Naps: the shortest; while a transfer is under way; the longest while others lack what is ready here, and while
-nothing is ready here."""
+"""Naps: the shortest; while a transfer is under way, and where one has just come through, after which another begins;
+the longest while others lack what is ready here, and while nothing is ready here."""
 
 Callback = Callable[[HostArray], None]
 
@@ -53,6 +55,7 @@ class GradientExchange:
         transport: of this rank; nobody else uses it until `close`.
         settings: how.
         on_stall: told of tensors that some ranks lack; writes to stderr by default.
+        reduces: how ranks that meet reduce what no codec encodes; all give the same way.
 
     Raises:
         InputError: another exchange uses the transport.
@@ -65,6 +68,7 @@ class GradientExchange:
         settings: ExchangeSettings | None = None,
         *,
         on_stall: Callable[[str], None] | None = None,
+        reduces: AllReduce = all_reduce,
     ) -> None:
         claim(transport)
         self.settings = settings or ExchangeSettings()
@@ -84,7 +88,7 @@ class GradientExchange:
             release(transport)
             raise
         self._doubling = RecursiveDoubling(transport, _FIRST_TAG)
-        self._streams = CollectiveStreams(transport, self.settings, self.residuals, self._on_done)
+        self._streams = CollectiveStreams(transport, self.settings, self.residuals, self._on_done, reduces)
         self._agreement = Agreement(
             self._announcements,
             meeting,
@@ -301,7 +305,7 @@ class GradientExchange:
         with what lies in the socket's buffers.
         """
         awake = waited_s < _AWAKE_S and self._announcements.is_waited_for()
-        time.sleep(0 if awake else _BUSY_NAP_S)
+        time.sleep(0 if awake else _MOVING_NAP_S if waited_s < _JUST_S else _BUSY_NAP_S)
 
     def _idle_nap_s(self, idle_s: float) -> float:
         """How long to sleep where nothing is under way; news of this rank end the nap, messages are seen after it."""

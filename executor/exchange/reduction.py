@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -32,6 +33,15 @@ class Meeting:
     def index(self) -> int:
         """Of this rank in the group."""
         return self.group.index(self.transport.rank)
+
+
+class AllReduce(Protocol):
+    """A way to combine a flat buffer with those of the group's contributing ranks, in place, and to divide it."""
+
+    def __call__(
+        self, meeting: Meeting, buffer: HostArray, reduce: Reduce, contributing: Sequence[bool], divisor: int = 1
+    ) -> Requests:
+        """This rank's part."""
 
 
 def all_reduce(

@@ -18,6 +18,7 @@ from executor.exchange.buckets import Fragment, FusedBucket, ListedTensor
 from executor.exchange.codecs import Codec, Values
 from executor.exchange.progress import InOrder
 from executor.exchange.reduction import (
+    AllReduce,
     Meeting,
     all_reduce,
     all_reduce_encoded,
@@ -53,6 +54,7 @@ class CollectiveStreams:
         settings: equal on all ranks.
         residuals: name -> what a codec has lost of this rank's tensor so far, of its size.
         on_done: called with each listed tensor that is through.
+        reduces: how ranks that meet reduce what no codec encodes.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class CollectiveStreams:
         settings: ExchangeSettings,
         residuals: dict[str, Values],
         on_done: Callable[[ListedTensor], None],
+        reduces: AllReduce = all_reduce,
     ) -> None:
         self.streams = settings.streams
         self.started = 0
@@ -68,6 +71,7 @@ class CollectiveStreams:
         self._codec = settings.codec
         self._residuals = residuals
         self._on_done = on_done
+        self._reduces = reduces
         everyone = tuple(range(transport.size))
         each = settings.ranks_per_node
         nodes = [everyone[begin : begin + each] for begin in range(0, transport.size, each)]
@@ -128,7 +132,7 @@ class CollectiveStreams:
     def _all_reduced(self, meeting: Meeting, bucket: FusedBucket, buffer: HostArray, counts: list[bool]) -> Requests:
         divisor = bucket.contributors.bit_count() if bucket.key.mean else 1
         if self._codec is None or bucket.key.dtype != "float32" or bucket.key.reduce is not Reduce.SUM:
-            yield from all_reduce(meeting, buffer, bucket.key.reduce, counts, divisor)
+            yield from self._reduces(meeting, buffer, bucket.key.reduce, counts, divisor)
             return
         residual = self._residual(bucket, self._codec)
         yield from all_reduce_encoded(meeting, buffer, self._codec, counts, divisor, residual)

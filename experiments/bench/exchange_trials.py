@@ -1,13 +1,17 @@
 """Trials of the exchange of gradients: what one rank of `sbplan bench exchange` does, on two nodes.
 
-`streams`, a rank on each node, block after block and each trial in turn, so that drifts fall on all alike:
+`streams`, a rank on each node, and `halves`, two on each, block after block and each trial in turn, so that drifts fall
+on all alike:
 
-    compute         matrix products, a share for every gradient
+    compute         matrix products, a share for every gradient; of two ranks on a node, who share its cores, waits
     communication   all gradients announced at once
     serial          one after the other
-    ahead           all gradients announced, then the products: what the exchange takes from these
-    ours            several streams, gradients announced as they are computed, at several bucket sizes
-    rival           the same with one stream, as Horovod's first releases have it, at its bucket sizes
+    ahead           all gradients announced, then the compute: what the exchange takes from it
+    ours            several streams, gradients announced as they are computed, at several bucket sizes; where nodes have
+                    two ranks, an upper and a lower half
+    rival           the same with one stream and a ring through all ranks, as Horovod has it, at its bucket sizes
+    alone           the exchange of either without compute
+    ddp             PyTorch's DDP over gloo, where PyTorch is installed
 
 `levels`, two ranks on each: the all-reduce on one level and on two, after a profile of both levels.
 """
@@ -15,10 +19,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +33,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from executor.exchange.gradient_exchange import GradientExchange
+    from executor.exchange.reduction import AllReduce
     from executor.exchange.settings import ExchangeSettings
+
+    _Act = Callable[[GradientExchange], object]
+    _Way = Callable[[ExchangeSettings, _Act], float]
 
 KIB, MIB = 2**10, 2**20
 RIVAL_FUSION_BYTES = tuple(64 * KIB * 4**k for k in range(8))
@@ -44,7 +54,7 @@ _CYCLE_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class TrialTimes:
-    """Seconds of one trial in every block, by the slowest rank; `side` is ours, rival or neither."""
+    """Seconds of one trial in every block, by the slowest rank; `side` is ours, rival, either alone, ddp or none."""
 
     name: str
     side: str
@@ -60,37 +70,55 @@ def gradient_sizes() -> list[int]:
 
 
 class _Trials:
-    """One rank: gradients, and the products that come before each of them."""
+    """One rank: gradients, and what is computed, or waited for, before each of them."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, *, waits: bool) -> None:
         import numpy as np
 
         self._comm = comm
+        self._waits = waits
         sizes = gradient_sizes()
         self.gradients = {f"g{number:03d}": np.ones(size, np.float32) for number, size in enumerate(sizes)}
         self._product = np.full((3, _ROWS, _ROWS), 0.5, np.float32)
         self._products = dict.fromkeys(self.gradients, 0)
+        self._due_s = dict.fromkeys(self.gradients, 0.0)
+        self._began_s = 0.0
 
-    def fill(self, seconds: float) -> int:
-        """Let the products of a step take about so long on the slowest rank; how many there are."""
-        began_s = time.perf_counter()
-        for _ in range(500):
-            self._multiply()
-        each_s = self._slowest((time.perf_counter() - began_s) / 500)
-        total = sum(array.nbytes for array in self.gradients.values())
+    @property
+    def total_bytes(self) -> int:
+        """Of all gradients."""
+        return sum(array.nbytes for array in self.gradients.values())
+
+    def fill(self, seconds: float) -> None:
+        """Let the compute of a step take about so long on the slowest rank."""
+        each_s = math.inf if self._waits else self._product_s()
+        due_s = 0.0
         for name, array in self.gradients.items():
-            self._products[name] = max(1, round(seconds * array.nbytes / total / each_s))
-        return sum(self._products.values())
+            share_s = seconds * array.nbytes / self.total_bytes
+            due_s += share_s
+            self._due_s[name], self._products[name] = due_s, max(1, round(share_s / each_s))
 
     def products(self) -> dict[str, int]:
-        """Of each gradient."""
-        return dict(self._products)
+        """Of each gradient; where they are waits, in proportion to these."""
+        return {name: array.size for name, array in self.gradients.items()} if self._waits else dict(self._products)
+
+    def begin(self) -> None:
+        """A backward pass begins."""
+        self._began_s = time.perf_counter()
+
+    def spend(self, name: str) -> None:
+        """What comes before one gradient of the backward pass that has begun."""
+        if self._waits:
+            time.sleep(max(self._began_s + self._due_s[name] - time.perf_counter(), 0.0))
+            return
+        for _ in range(self._products[name]):
+            self._multiply()
 
     def compute(self, then: Callable[[str], object] = lambda name: None) -> None:
         """The backward pass; `then` is told of each gradient as it is there."""
-        for name, count in self._products.items():
-            for _ in range(count):
-                self._multiply()
+        self.begin()
+        for name in self.gradients:
+            self.spend(name)
             then(name)
 
     def timed(self, act: Callable[[], object]) -> float:
@@ -101,6 +129,12 @@ class _Trials:
         began_s = time.perf_counter()
         act()
         return self._slowest(time.perf_counter() - began_s)
+
+    def _product_s(self) -> float:
+        began_s = time.perf_counter()
+        for _ in range(500):
+            self._multiply()
+        return self._slowest((time.perf_counter() - began_s) / 500)
 
     def _multiply(self) -> None:
         import numpy as np
@@ -113,50 +147,107 @@ class _Trials:
         return longest(self._comm, [seconds])[0]
 
 
-def settings_of(streams: int, fusion_bytes: int, *, cuts: bool) -> ExchangeSettings:
+def settings_of(streams: int, fusion_bytes: int, *, cuts: bool, ranks_per_node: int = 1) -> ExchangeSettings:
     """Those of a trial; a rival's tensors are not cut."""
     from executor.exchange.settings import ExchangeSettings
 
     fragment = fusion_bytes if cuts else 2**30
-    return ExchangeSettings(fusion_bytes=fusion_bytes, fragment_bytes=fragment, streams=streams, cycle_s=_CYCLE_S)
+    return ExchangeSettings(
+        fusion_bytes=fusion_bytes,
+        fragment_bytes=fragment,
+        streams=streams,
+        cycle_s=_CYCLE_S,
+        ranks_per_node=ranks_per_node,
+    )
 
 
-def time_streams(comm: MPI.Intracomm, blocks: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Compute, communication, one after the other, and beside each other by both schemes."""
-    trials = _Trials(comm)
-    first = settings_of(2, 4 * MIB, cuts=True)
-    alone = _exchanged(comm, first, trials, lambda exchange: _announce_all(exchange, trials.gradients))
-    count = trials.fill(alone)
-    jobs: dict[str, tuple[ExchangeSettings | None, Callable[[GradientExchange], object]]] = {
-        "compute": (None, lambda exchange: trials.compute()),
-        "communication": (first, lambda exchange: _announce_all(exchange, trials.gradients)),
-        "serial": (first, _one_after_the_other(trials)),
-        "ahead": (first, _ahead(trials)),
+def time_beside(
+    comm: MPI.Intracomm, blocks: int, progress: Callable[[str], None], store: Path, *, ranks_per_node: int
+) -> dict[str, Any]:
+    """Compute, communication, one after the other, and beside each other by all schemes.
+
+    `store`: a file that is not there yet, which all ranks see.
+    """
+    from executor.exchange.reduction import all_reduce
+    from experiments.bench.ddp_step import BUCKET_MB, ddp_step, has_torch, meet
+    from experiments.bench.ring_all_reduce import ring_all_reduce
+
+    trials = _Trials(comm, waits=ranks_per_node > 1)
+    inside_s = _inside_s(comm, trials, ranks_per_node) if ranks_per_node > 1 else 0.0
+    first = settings_of(2, 4 * MIB, cuts=True, ranks_per_node=ranks_per_node)
+    ours: _Way = partial(_exchanged, comm, trials, all_reduce)
+    rival: _Way = partial(_exchanged, comm, trials, ring_all_reduce)
+    together: _Act = partial(_announce_all, gradients=trials.gradients)
+    trials.fill(ours(first, together))
+    jobs: dict[str, Callable[[], float]] = {
+        "compute": lambda: trials.timed(trials.compute),
+        "communication": lambda: ours(first, together),
+        "serial": lambda: ours(first, _one_after_the_other(trials)),
+        "ahead": lambda: ours(first, _ahead(trials)),
     }
     sides = dict.fromkeys(jobs, "")
     for streams, fusion in OURS:
+        settings = settings_of(streams, fusion, cuts=True, ranks_per_node=ranks_per_node)
         name = f"ours, {streams} streams, {fusion} bytes"
-        jobs[name], sides[name] = (settings_of(streams, fusion, cuts=True), _beside(trials)), "ours"
+        jobs[name], sides[name] = partial(ours, settings, _beside(trials)), "ours"
+        jobs[name + ", alone"], sides[name + ", alone"] = partial(ours, settings, together), "ours alone"
     for fusion in RIVAL_FUSION_BYTES:
-        name = f"rival, {fusion} bytes"
-        jobs[name], sides[name] = (settings_of(1, fusion, cuts=False), _beside(trials)), "rival"
+        name, settings = f"rival, {fusion} bytes", settings_of(1, fusion, cuts=False)
+        jobs[name], sides[name] = partial(rival, settings, _beside(trials)), "rival"
+        jobs[name + ", alone"], sides[name + ", alone"] = partial(rival, settings, together), "rival alone"
+    if has_torch():
+        meet(store, comm.rank, comm.size)
+        for bucket_mb in BUCKET_MB:
+            name, step = f"ddp, {bucket_mb} MiB", ddp_step(trials.gradients, trials.spend, bucket_mb)
+            jobs[name], sides[name] = partial(_stepped, trials, step), "ddp"
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for block in range(blocks):
-        for name, (settings, act) in jobs.items():
-            seconds[name].append(
-                trials.timed(trials.compute) if settings is None else _exchanged(comm, settings, trials, act)
-            )
+        for name, job in jobs.items():
+            seconds[name].append(job())
         progress(f"block {block + 1} of {blocks}")
     return {
         "gradient_bytes": [array.nbytes for array in trials.gradients.values()],
         "products": list(trials.products().values()),
-        "products_in_all": count,
-        "product_rows": _ROWS,
+        "product_rows": 0 if ranks_per_node > 1 else _ROWS,
+        "ranks_per_node": ranks_per_node,
+        "inside_bytes_per_s": trials.total_bytes / inside_s if inside_s else None,
         "trials": [asdict(TrialTimes(name, sides[name], tuple(found))) for name, found in seconds.items()],
     }
 
 
-def _beside(trials: _Trials) -> Callable[[GradientExchange], object]:
+def _inside_s(comm: MPI.Intracomm, trials: _Trials, ranks_per_node: int) -> float:
+    """Seconds in which all gradients go from one rank to the next of its node."""
+    import numpy as np
+
+    from experiments.jobs.ranks import longest
+
+    array, node = np.ones(trials.total_bytes, np.uint8), comm.Split(comm.rank // ranks_per_node)
+    found = []
+    for _ in range(3):
+        comm.Barrier()
+        began_s = time.perf_counter()
+        if node.rank == 0:
+            node.Send(array, 1)
+        elif node.rank == 1:
+            node.Recv(array, 0)
+        found += longest(comm, [time.perf_counter() - began_s])
+    node.Free()
+    return min(found)
+
+
+def _stepped(trials: _Trials, step: Callable[[], None]) -> float:
+    """Seconds of the third step of PyTorch's."""
+
+    def act() -> None:
+        trials.begin()
+        step()
+
+    act()
+    act()
+    return trials.timed(act)
+
+
+def _beside(trials: _Trials) -> _Act:
     def act(exchange: GradientExchange) -> None:
         trials.compute(lambda name: exchange.announce(name, trials.gradients[name]))
         exchange.finish_step()
@@ -164,7 +255,7 @@ def _beside(trials: _Trials) -> Callable[[GradientExchange], object]:
     return act
 
 
-def _one_after_the_other(trials: _Trials) -> Callable[[GradientExchange], object]:
+def _one_after_the_other(trials: _Trials) -> _Act:
     def act(exchange: GradientExchange) -> None:
         trials.compute()
         _announce_all(exchange, trials.gradients)
@@ -172,7 +263,7 @@ def _one_after_the_other(trials: _Trials) -> Callable[[GradientExchange], object
     return act
 
 
-def _ahead(trials: _Trials) -> Callable[[GradientExchange], object]:
+def _ahead(trials: _Trials) -> _Act:
     def act(exchange: GradientExchange) -> None:
         for name, array in trials.gradients.items():
             exchange.announce(name, array)
@@ -189,14 +280,14 @@ def _announce_all(exchange: GradientExchange, gradients: Mapping[str, np.ndarray
 
 
 def _exchanged(
-    comm: MPI.Intracomm, settings: ExchangeSettings, trials: _Trials, act: Callable[[GradientExchange], object]
+    comm: MPI.Intracomm, trials: _Trials, reduces: AllReduce, settings: ExchangeSettings, act: _Act
 ) -> float:
     """Seconds of the second step of an exchange of its own: the first one warms connections up."""
     from executor.exchange.gradient_exchange import GradientExchange
     from executor.runtime.transport.mpi import MpiTransport
 
     transport = MpiTransport(comm, {})
-    exchange = GradientExchange(transport, settings)
+    exchange = GradientExchange(transport, settings, reduces=reduces)
     exchange.register(trials.gradients)
     _announce_all(exchange, trials.gradients)
     seconds = trials.timed(lambda: act(exchange))
@@ -282,7 +373,7 @@ def main() -> None:
     from executor.supervision.rank import run_rank
 
     parser = argparse.ArgumentParser(prog="experiments.bench.exchange_trials", description=__doc__, allow_abbrev=False)
-    parser.add_argument("part", choices=["streams", "levels"])
+    parser.add_argument("part", choices=["streams", "halves", "levels"])
     parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(sys.argv[1:])
@@ -295,12 +386,13 @@ def _rank(part: str, blocks: int, out: Path) -> int:
     from strategy.program.timeline import write_json
 
     comm = world("bench")
-    jobs: Sequence[Callable[[MPI.Intracomm, int, Callable[[str], None]], dict[str, Any]]] = (
-        time_streams,
-        time_hierarchical,
-    )
-    job = jobs[part == "levels"]
-    found = job(comm, blocks, (lambda line: say(f"{part}: {line}")) if comm.rank == 0 else (lambda line: None))
+    progress = (lambda line: say(f"{part}: {line}")) if comm.rank == 0 else (lambda line: None)
+    if part == "levels":
+        found = time_hierarchical(comm, blocks, progress)
+    else:
+        found = time_beside(
+            comm, blocks, progress, out.with_suffix(".store"), ranks_per_node=1 if part == "streams" else 2
+        )
     if comm.rank == 0:
         write_json(found, out)
     return 0
