@@ -22,7 +22,7 @@ from types import TracebackType
 import numpy as np
 
 from strategy.base.beside import spare_processors
-from strategy.base.budget import Budget
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.interruption import put_off
 from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import all_of_micro_batch, is_shared, plain
@@ -38,6 +38,7 @@ from strategy.search.by_bound import ByBound
 from strategy.search.certify import certified
 from strategy.search.prospects import COSTLY, COSTLY_IN_A_HURRY, Prospects
 from strategy.search.search_result import Watch
+from strategy.search.second_box import second_box
 from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.answers import Answer, Question, Templates
 from strategy.search.workers import Outcome, Workers
@@ -58,15 +59,14 @@ WORKERS = 1
 """Processes beside this one, if there are processors."""
 PROMISING = 2
 """So many boxes that promise most are asked for layouts side by side."""
-UNLIKE = 1.15
-"""By this factor the second of them may promise less than the first if it is of the other kind, with a pipeline or
-without, of which nothing is known to fit: what promises are worth is not the same for both."""
 BALANCING = 0.25
 """Part of the time that is left for mixes of ways that both fit."""
 BESIDE = 2.0
 """By this part of what is asked for the box that promises most, more is asked for those that are bounded least."""
 BESIDE_PLAN = 2.0
 """Beside a plan so much is asked for as takes this many times as long as the plan is expected to."""
+LOOKING = 0.25
+"""Of that time, what may be spent on finding what to ask."""
 AT_LEAST = 6
 """So many questions are asked at a time, if there are: processes wait for the last answer."""
 ALONE_EFFORT = 3.0
@@ -223,9 +223,9 @@ class Refinement:
         """
         self.budget, most_ns = budget, self.most_ns
         left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
-        effort = BESIDE_PLAN * about_s / self.workers.effort_s
+        effort, looking = BESIDE_PLAN * about_s / self.workers.effort_s, budget.at_most(LOOKING * about_s)
         with self._whole():
-            asked = list(self._beside(left, (), most_ns, effort)) if self.workers.others else []
+            asked = list(self._beside(left, (), most_ns, effort, looking)) if self.workers.others else []
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
         answered = [(pair, one) for pair, one in zip(asked, outcomes, strict=True) if one is not None]
         self._take_all([pair for pair, _ in answered], [one for _, one in answered], most_ns)
@@ -273,7 +273,7 @@ class Refinement:
             likely = [box for box in likely if box.level or box.axes not in axes]
             promising = self.prospects.most_promising(likely, None if found else self.promising)
             if found and promising is not None:
-                promising = self._unlike(found[0][0], likely) or promising
+                promising = second_box(self.prospects, found[0][0], likely) or promising
             if promising is not None and promising.promise[1] >= self.best_ns:
                 # Nothing better is expected: first of all the bounds are raised.
                 promising = None if found or any(box.level < EXHAUSTED for box in left) else promising
@@ -286,20 +286,15 @@ class Refinement:
                 found.append((promising, question))
                 yield promising, question
 
-    def _unlike(self, first: Box, likely: list[Box]) -> Box | None:
-        """What promises most of those with a pipeline, if `first` has none, or without; None where that is no use."""
-        fitting = self.known.fitting(self.request)
-        is_piped = first.config.pp > 1
-        if any((one.found.config.pp > 1) is not is_piped for one in fitting):
-            return None
-        found = self.prospects.most_promising([box for box in likely if (box.config.pp > 1) is not is_piped])
-        near_ns = min(self.best_ns, UNLIKE * first.promise[1])
-        return found if found is not None and found.promise[1] < near_ns else None
-
     def _beside(
-        self, left: list[Box], first: Sequence[tuple[Box, Question]], most_ns: float, least_effort: float = 0.0
+        self,
+        left: list[Box],
+        first: Sequence[tuple[Box, Question]],
+        most_ns: float,
+        least_effort: float = 0.0,
+        looking: Budget = UNLIMITED,
     ) -> Iterator[tuple[Box, Question]]:
-        """About as much for the boxes that are bounded least, and so much at least."""
+        """About as much for the boxes that are bounded least, and so much at least; as far as is found in time."""
         found: list[tuple[Box, Question]] = []
         enough = max(BESIDE * first[0][1].effort if first else 0.0, (1 + WORKERS) * ALONE_EFFORT, least_effort)
         left_to_raise = round(MOST_RAISED * first[0][1].effort) if first else len(left)
@@ -308,7 +303,7 @@ class Refinement:
         def is_open(box: Box) -> bool:
             return box.level < EXHAUSTED and box.told_by not in asked
 
-        while left_to_raise and not self.budget.is_over():
+        while left_to_raise and not self.budget.is_over() and not looking.is_over():
             if sum(question.effort for _, question in found) >= enough and len(first) + len(found) >= AT_LEAST:
                 break
             left_to_raise -= 1

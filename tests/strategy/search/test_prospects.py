@@ -23,10 +23,8 @@ from strategy.layout.schedule import Schedule
 from strategy.models.decoder import DecoderConfig
 from strategy.passes.training import Training
 from strategy.search import prospects as module
-from strategy.search.box import Box
 from strategy.search.prospects import ACROSS, MOST_TRIES, SQUEEZED, UNLIKELY, Prospects
-from strategy.search.refinement import UNLIKE, Refinement
-from strategy.search.search_state import SearchState
+from strategy.search.refinement import Refinement
 from strategy.search.template.outer_approximation import Bound, OuterApproximation
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
@@ -73,30 +71,6 @@ def test_in_a_hurry_layouts_are_asked_for_at_once() -> None:
         ((_, question), *_) = found._promised(found.boxes, math.inf)
         asked[hurries] = [(question.tensor_axis, question.proposes)]
     assert asked == {False: [(True, False)], True: [(False, True)]}
-
-
-def test_until_something_of_both_kinds_fits_one_box_has_a_pipeline_and_one_has_none() -> None:
-    found = refinement(tp=1, micro_batch=4)
-    piped, flat = ([box for box in found.boxes if (box.config.pp > 1) is kind] for kind in (True, False))
-    weighed = {box: 100.0 + number for kind in (piped, flat) for number, box in enumerate(kind)}
-
-    def promise(box: Box) -> float:
-        box.promise = None, weighed[box]
-        return weighed[box]
-
-    found.prospects._promise = promise  # type: ignore[method-assign]
-    for box in found.boxes:
-        promise(box)
-    assert found._unlike(piped[0], found.boxes) is flat[0]
-    assert found._unlike(flat[0], found.boxes) is piped[0]
-    weighed |= dict.fromkeys(flat, UNLIKE * weighed[piped[0]])
-    assert found._unlike(piped[0], found.boxes) is None, "of which too little is expected"
-    assert found._unlike(flat[0], flat) is None, "there is none of the other kind"
-    weighed |= dict.fromkeys(flat, 100.0)
-    fitting = SimpleNamespace(found=SimpleNamespace(config=flat[0].config))
-    found.known = cast("SearchState", SimpleNamespace(fitting=lambda request: [fitting]))
-    assert found._unlike(piped[0], found.boxes) is None, "something without a pipeline fits"
-    assert found._unlike(flat[0], found.boxes) is piped[0]
 
 
 def test_what_does_not_fit_shows_what_rules_of_thumb_are_worth() -> None:
