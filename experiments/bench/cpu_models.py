@@ -9,7 +9,7 @@ from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 
-TRAINING = Training(8, lr=5e-4)
+TRAINING = Training(8, lr=5e-4, fused=True)
 """At larger rates roundings grow until the losses of any two programs differ."""
 CPU_MODELS: Mapping[str, Model] = {
     "gpt": GptConfig(layers=4, width=256, heads=4, sequence=128, vocabulary=4096),

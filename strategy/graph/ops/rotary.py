@@ -28,6 +28,8 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.machine_coded import as_machine_code, as_operand
+from strategy.graph.ops.row_kernels import turn_rows
 from strategy.graph.ops.scratch import ScratchSizes, sized
 from strategy.sbp.sbp import Split
 from strategy.sbp.tensor import TensorSpec
@@ -91,6 +93,10 @@ def _run(call: Call) -> None:
 def _turn(call: Call, x: Array, y: Array) -> None:
     xp, half = call.xp, x.shape[3] // 2
     straight, across = call.workspace.constant("turns", (2, *x.shape[1:]), x.dtype, lambda: _turns(call, x))
+    if as_machine_code(xp, (x, y)) and y.flags.carray:
+        width = x.shape[3]
+        turn_rows(*(as_operand(array, (array.size // width, width)) for array in (x, straight, across, y)))
+        return
     swapped = call.workspace.get("swapped", x.shape, x.dtype)
     swapped[..., :half] = x[..., half:]
     swapped[..., half:] = x[..., :half]

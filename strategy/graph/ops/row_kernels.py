@@ -371,6 +371,19 @@ def weigh_rows_again(
 
 
 @_by_element
+def turn_rows(x: Matrix, straight: Matrix, across: Matrix, y: Matrix) -> None:
+    """x straight + swapped(x) across, where the halves of a row are swapped; turns repeat. y may lie where x does."""
+    rows, width = x.shape
+    turns, half = straight.shape[0], width // 2
+    for row in range(rows):
+        turn = row % turns
+        for at in range(half):
+            first, second = x[row, at], x[row, half + at]
+            y[row, at] = first * straight[turn, at] + second * across[turn, at]
+            y[row, half + at] = second * straight[turn, half + at] + first * across[turn, half + at]
+
+
+@_by_element
 def add_rows(terms: Matrix, places: Indices, target: Matrix) -> None:
     """target[place] += term, in the order of the terms; terms of places outside are left out."""
     rows, width = target.shape

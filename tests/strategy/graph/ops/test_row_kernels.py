@@ -293,3 +293,29 @@ def test_acts_run_without_a_compiler() -> None:
             [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == said
+
+
+def turned(x: Array, attrs: dict[str, Any], dtype: str = "float32", first: int = 0) -> Array:
+    """Rotary of x[b, s, h, d], whose positions begin at `first`."""
+    out, (b, s, *others) = np.empty(x.shape, dtype), x.shape
+    box = ((0, b), (first, first + s), *((0, size) for size in others))
+    call = Call(np, attrs, (x.astype(dtype, copy=False),), (out,), (), (box,), (box,), Workspace(np))
+    run_act(REGISTRY["rotary"], call)
+    return out
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("more", [{"base": 1e4}, {"frequencies": (0.9, 0.07), "scale": 1.3}])
+def test_turns_are_those_of_float64_and_of_numpy(
+    reverse: int, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(reverse).standard_normal((3, 7, 4, 6)).astype(np.float32)
+    attrs = {**more, "reverse": reverse}
+    found, exact = turned(x, attrs), turned(x, attrs, "float64")
+    np.testing.assert_allclose(found, exact, rtol=2e-6, atol=2e-6)
+    assert turned(x[1:2, 2:5], attrs, first=2).tobytes() == found[1:2, 2:5].tobytes(), "whatever lies beside"
+    across = np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    assert turned(across, attrs).tobytes() == found.tobytes()
+    assert turned(x[:0], attrs).shape == (0, 7, 4, 6)
+    monkeypatch.setattr(machine_coded, "_is_usable", lambda: False)
+    np.testing.assert_allclose(turned(x, attrs), found, rtol=1e-6, atol=1e-6)
