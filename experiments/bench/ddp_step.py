@@ -49,7 +49,7 @@ def ddp_step(
     """
     import torch
 
-    class Give(torch.autograd.Function):
+    class Give(torch.autograd.Function):  # type: ignore[misc]
         """Hands `x` on; its backward computes, and gives a gradient of ones."""
 
         @staticmethod
@@ -62,7 +62,7 @@ def ddp_step(
             ctx.compute()
             return grads[0], torch.ones(ctx.shape), None
 
-    class Chain(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Chain(torch.nn.Module):  # type: ignore[misc]
         """All parameters, the last computed first."""
 
         def __init__(self) -> None:
