@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 BUCKET_MB = (1, 4, 25)
 """Sizes of buckets that are tried; the last is DDP's own."""
-_LINK = "eth0"
-"""Of an emulated node."""
 
 
 def has_torch() -> bool:
@@ -26,13 +24,16 @@ def has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
-def meet(store: Path, rank: int, size: int) -> None:
-    """Let the processes of a job find each other, by a file that all of them see."""
+def meet(store: Path, rank: int, size: int, *, link: str = "eth0") -> None:
+    """Let the processes of a job find each other, by a file that all of them see and that is not there yet.
+
+    `link`: the network interface to meet over; that of an emulated node.
+    """
     import os
 
     import torch
 
-    os.environ["GLOO_SOCKET_IFNAME"] = _LINK
+    os.environ["GLOO_SOCKET_IFNAME"] = link
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
 
@@ -67,11 +68,11 @@ def ddp_step(
 
         def __init__(self) -> None:
             super().__init__()
-            given = {name: torch.nn.Parameter(torch.ones(array.size)) for name, array in gradients.items()}
-            self.named = torch.nn.ParameterDict(dict(reversed(given.items())))
+            self.names = [*reversed(gradients)]
+            self.given = torch.nn.ParameterList(torch.ones(gradients[name].size) for name in self.names)
 
         def forward(self, x: Any) -> Any:
-            for name, parameter in self.named.items():
+            for name, parameter in zip(self.names, self.given, strict=True):
                 x = Give.apply(x, parameter, partial(spend, name))
             return x
 

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from executor.supervision.launch import launch
-from experiments.bench.exchange_trials import OURS, RIVAL_FUSION_BYTES, TrialTimes
+from experiments.bench.exchange_trials import OURS, RIVAL_FUSION_BYTES, TrialTimes, store_of
 from experiments.machine.emulated_nodes import find_obstacle, write_mpiexec
 from strategy.base.errors import EnvironmentLacks, RunError
 
@@ -26,6 +26,14 @@ PAYLOAD = 1448 / 1514
 """Of a full Ethernet frame, that TCP with time stamps carries: the cables count whole frames."""
 MOST_LOST = 0.9
 """Of the time in which gradients move, for compute beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """How many ranks a node has, and what one sends to another there."""
+
+    ranks: int = 1
+    bytes_per_s: float = _COPY_BYTES_PER_S
 
 
 def run_trials(folder: Path, blocks: int, gbit_per_s: float, progress: Callable[[str], None]) -> Document:
@@ -43,6 +51,7 @@ def run_trials(folder: Path, blocks: int, gbit_per_s: float, progress: Callable[
         progress(f"{part}: {ranks} ranks on two nodes, {gbit_per_s:g} Gbit/s between them")
         home, out = folder / part, (folder / f"{part}.json").resolve()
         home.mkdir(parents=True, exist_ok=True)
+        store_of(out).unlink(missing_ok=True)
         argv = [sys.executable, "-P", "-m", "experiments.bench.exchange_trials", part]
         argv += ["--blocks", str(blocks), "--out", str(out)]
         code = launch(argv, ranks, folder=home, mpiexec=write_mpiexec(home.resolve(), gbit_per_s=gbit_per_s))
@@ -103,14 +112,6 @@ def summary(trials: Sequence[TrialTimes]) -> Document:
 
 def _best(trials: Sequence[TrialTimes], side: str, middle: Mapping[str, float]) -> str:
     return min((one.name for one in trials if one.side == side), key=middle.__getitem__)
-
-
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """How many ranks a node has, and what one sends to another there."""
-
-    ranks: int = 1
-    bytes_per_s: float = _COPY_BYTES_PER_S
 
 
 def simulated(

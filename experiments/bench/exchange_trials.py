@@ -63,6 +63,11 @@ class TrialTimes:
     seconds: tuple[float, ...]
 
 
+def store_of(out: Path) -> Path:
+    """Where processes of PyTorch meet; what an earlier job left there would hold them up."""
+    return out.with_suffix(".store")
+
+
 def gradient_sizes() -> list[int]:
     """Elements of the gradients of an encoder with BERT's tensors, in the order in which they are computed."""
     width, inner = WIDTH, 4 * WIDTH
@@ -392,9 +397,7 @@ def _rank(part: str, blocks: int, out: Path) -> int:
     if part == "levels":
         found = time_hierarchical(comm, blocks, progress)
     else:
-        found = time_beside(
-            comm, blocks, progress, out.with_suffix(".store"), ranks_per_node=1 if part == "streams" else 2
-        )
+        found = time_beside(comm, blocks, progress, store_of(out), ranks_per_node=1 if part == "streams" else 2)
     if comm.rank == 0:
         write_json(found, out)
     return 0

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from executor.frontend.world import World, use_world
-from executor.runtime.transport.loopback import LoopbackHub
+from executor.runtime.transport.base import Transport
+from tests.support.threads import on_transports
 
 T = TypeVar("T")
 
 
 def on_ranks(ranks: int, code: Callable[[World], T], *, timeout_s: float = 20.0) -> list[T]:
     """What `code` gives on every rank; raises what the first failing rank raised."""
-    hub = LoopbackHub(ranks, {})
-    results: dict[int, T] = {}
 
-    def drive(rank: int) -> None:
-        transport = hub.transport(rank)
-        try:
-            with use_world(World(transport, timeout_s=timeout_s)) as world:
-                results[rank] = code(world)
-                world.calls.settle()
-            transport.barrier()
-            transport.close()
-        except BaseException as failure:  # noqa: BLE001 - whatever ends one rank ends all
-            hub.poison(failure)
+    def drive(transport: Transport) -> T:
+        with use_world(World(transport, timeout_s=timeout_s)) as world:
+            result = code(world)
+            world.calls.settle()
+        transport.barrier()
+        transport.close()
+        return result
 
-    threads = [threading.Thread(target=drive, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if hub.failure is not None:
-        raise hub.failure
-    return [results[rank] for rank in range(ranks)]
+    return on_transports(ranks, drive)

@@ -20,10 +20,10 @@ from executor.exchange.gradient_exchange import GradientExchange
 from executor.exchange.pending import NonFiniteTensor
 from executor.exchange.settings import ExchangeSettings
 from executor.runtime.transport.base import Group, HostArray, PendingTransfer, Transport
-from executor.runtime.transport.loopback import LoopbackHub
 from executor.runtime.transport.mpi import MpiTransport, open_world
 from strategy.base.errors import SbplanError
 from strategy.sbp.sbp import Reduce
+from tests.support.threads import on_transports
 
 PLAIN = ExchangeSettings(fusion_bytes=1024, fragment_bytes=512, streams=3, stall_s=0.3, stall_limit_s=1.0)
 Check = Callable[[Transport], Any]
@@ -418,23 +418,8 @@ CHECKS: dict[str, Check] = {
 
 def on_threads(name: str, ranks: int) -> list[Any]:
     """The same check by ranks that are threads."""
-    hub = LoopbackHub(ranks, {})
-    found: dict[int, Any] = {}
-
-    def drive(rank: int) -> None:
-        try:
-            found[rank] = CHECKS[name](hub.transport(rank))
-        except BaseException as failure:  # noqa: BLE001 - whatever ends one rank ends all
-            hub.poison(failure)
-
-    threads = [threading.Thread(target=drive, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if hub.failure is not None:
-        raise hub.failure
-    return [json.loads(json.dumps(found[rank])) for rank in range(ranks)]
+    found: list[Any] = json.loads(json.dumps(on_transports(ranks, CHECKS[name])))
+    return found
 
 
 def main() -> None:

@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from executor.runtime.acts import Load
 from executor.runtime.hooks import Hooks
 from executor.runtime.kernels.base import open_kernels
-from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.base import Transport, lanes_of
 from executor.runtime.transport.loopback import LoopbackHub, Tamper, faithfully
 from executor.runtime.worker import Worker
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import OpDef
 from strategy.program.program import Program
+
+T = TypeVar("T")
+
+
+def on_transports(ranks: int, code: Callable[[Transport], T]) -> list[T]:
+    """What `code` gives on every rank, each a thread of this process; raises what the first failing rank raised."""
+    hub = LoopbackHub(ranks, {})
+    found: dict[int, T] = {}
+
+    def drive(rank: int) -> None:
+        try:
+            found[rank] = code(hub.transport(rank))
+        except BaseException as failure:  # noqa: BLE001 - whatever ends one rank ends all
+            hub.poison(failure)
+
+    threads = [threading.Thread(target=drive, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if hub.failure is not None:
+        raise hub.failure
+    return [found[rank] for rank in range(ranks)]
 
 
 def run_loopback(
