@@ -68,7 +68,7 @@ def ddp_step(
 
         def __init__(self) -> None:
             super().__init__()
-            self.names = [*reversed(gradients)]
+            self.names = list(gradients)[::-1]
             self.given = torch.nn.ParameterList(torch.ones(gradients[name].size) for name in self.names)
 
         def forward(self, x: Any) -> Any:
