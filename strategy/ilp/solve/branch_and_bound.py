@@ -23,7 +23,7 @@ from strategy.ilp.solve.elimination import Bucket, plan_elimination
 from strategy.ilp.solve.joins import WIDTHS, find_joins
 from strategy.ilp.solve.progress import Progress
 from strategy.ilp.solve.reductions import drop_forbidden, reduce_core
-from strategy.ilp.solve.tight_decode import tight_decode
+from strategy.ilp.solve.tight_decode import TooManyLeftError, tight_decode
 
 if TYPE_CHECKING:
     from strategy.ilp.solve.dual_ascent import DualAscent
@@ -39,6 +39,8 @@ ROOT_PATIENCE, PATIENCE = (200, 0.01), (60, 0.03)
 FIRST_ROUNDS, FIRST_STEPS = 12, 8
 # They end when one gains no more than this part of the gap.
 STALLED = 0.1
+# Parts of the gap by which choices that are decoded may cost more than the bound, one after the other.
+NEARLY_TIGHT = (1e-3, 3e-2, 1.0)
 # Without an incumbent the gap counts as this part of the bound.
 ASSUMED_GAP = 0.05
 # An ascent from known prices first aims at this part of the gap.
@@ -191,8 +193,8 @@ class BranchAndBound:
         relaxation = relax(core, self.rank)
         ascent = start_dual_ascent(relaxation.relaxed.arrays, core.constant, node.prices)
         local = PrimalHeuristic(relaxation.full.arrays)
-        bound, before = -math.inf, -math.inf
-        for _ in range(FIRST_ROUNDS):
+        bound, before, rounds = -math.inf, -math.inf, 0
+        for rounds in range(1, 1 + FIRST_ROUNDS):
             ascent.ascend(FIRST_STEPS)
             before, bound = bound, ascent.bound + core.constant
             local.consider(relaxation.complete(ascent.decoded), ascent.best_prices, abs(bound))
@@ -202,9 +204,21 @@ class BranchAndBound:
                 break
         found = certify_messages(relaxation, ascent)
         self._raise_bound(node, found, "messages")
-        if not core.room.size and not self._is_fathomed(node.bound):
-            near = found.lower_bound + math.ceil(self.gap * abs(found.lower_bound))
-            decoded = tight_decode(core, found, near + 1)
+        if not core.room.size:
+            self._decode(core, node, found)
+        if self.progress.cost is not None and not self._is_fathomed(node.bound):
+            self.progress.spend(rounds * FIRST_STEPS * ascent.step_entries)
+
+    def _decode(self, core: Core, node: BranchNode, found: CertifiedBound) -> None:
+        """What costs least among the choices that a bound cannot tell from the best: first those nearest to it."""
+        allowed = math.ceil(self.gap * abs(found.lower_bound))
+        for part in NEARLY_TIGHT:
+            if self._is_fathomed(node.bound):
+                break
+            try:
+                decoded = tight_decode(core, found, found.lower_bound + math.ceil(part * allowed) + 1)
+            except TooManyLeftError:
+                break
             if decoded is not None:
                 self.progress.offer_picks(*decoded)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategy.base.compiled import compiled
+from strategy.base.compiled import compiled, in_place
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.evaluate import cost_of, load_of
 from strategy.ilp.solve.packed_arrays import LEAST_FORBIDDEN, PackedArrays
@@ -22,7 +22,7 @@ from strategy.ilp.solve.packed_joins import BIG
 FIRMER = 2.0
 
 
-@compiled
+@in_place
 def conditional_costs(
     arrays: PackedArrays, costs: FloatArray, i: int, picks: IntArray, into: FloatArray, pair_weight: float
 ) -> None:
@@ -62,7 +62,7 @@ def minimise_conditionally(arrays: PackedArrays, nodes: IntArray, picks: IntArra
         picks[i] = best
 
 
-@compiled
+@in_place
 def change_load(arrays: PackedArrays, i: int, old: int, new: int, load: FloatArray) -> None:
     """Changes `load` (R,) as node i goes from choice `old` to `new`."""
     for s in range(arrays.span_at[i], arrays.span_at[i + 1]):
@@ -72,7 +72,7 @@ def change_load(arrays: PackedArrays, i: int, old: int, new: int, load: FloatArr
                 load[row] += more
 
 
-@compiled
+@in_place
 def _grown_fits(arrays: PackedArrays, i: int, old: int, new: int, load: FloatArray) -> bool:
     """Whether the rows in which node i now holds more have room; `load` (R,) is already changed."""
     for s in range(arrays.span_at[i], arrays.span_at[i + 1]):

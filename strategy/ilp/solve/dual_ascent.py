@@ -20,7 +20,7 @@ from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.evaluate import cost_of, load_of
 from strategy.ilp.solve.packed_arrays import PackedArrays
-from strategy.ilp.solve.trws import TrwsMessages, overwrite_messages, price_memory, trws_sweep, zero_messages
+from strategy.ilp.solve.trws import TrwsMessages, overwrite_messages, price_memory, sweep_work, trws_sweep, zero_messages
 
 # Share of the old direction in the new one.
 DEFLECTION = 0.7
@@ -162,6 +162,7 @@ def _ascend(arrays: PackedArrays, state: AscentState, steps: int) -> None:
     rows = prices.size
     roomy = max(1.0, np.mean(arrays.room)) if rows else 1.0
     load = load_of(arrays, picks)  # (R,)
+    work = sweep_work(arrays)
     for _ in range(steps):
         rounds = 1
         if scalars[STARTED] == 0:
@@ -183,8 +184,8 @@ def _ascend(arrays: PackedArrays, state: AscentState, steps: int) -> None:
         price_memory(arrays, prices, state.priced)
         value = 0.0
         for _ in range(rounds):
-            trws_sweep(arrays, state.priced, messages, True, picks)
-            value = trws_sweep(arrays, state.priced, messages, False, picks)
+            trws_sweep(arrays, state.priced, messages, True, picks, work)
+            value = trws_sweep(arrays, state.priced, messages, False, picks, work)
         load = load_of(arrays, picks)
         over = 0.0
         for row in range(rows):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategy.base.compiled import compiled
+from strategy.base.compiled import compiled, in_place
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.packed_arrays import PackedArrays
 from strategy.ilp.solve.packed_joins import cell_of
 
 
-@compiled
+@in_place
 def cost_of(arrays: PackedArrays, picks: IntArray) -> float:
     """The cost of a choice without the core's constant; `LEAST_FORBIDDEN` or more if it holds a forbidden entry."""
     total = 0.0

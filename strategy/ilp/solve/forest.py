@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from strategy.base.compiled import compiled
+from strategy.base.compiled import compiled, in_place
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.packed_arrays import PackedArrays
 from strategy.ilp.solve.packed_joins import BIG
@@ -137,7 +137,7 @@ def _by_breadth(arrays: PackedArrays, candidates: IntArray, inside: BoolArray, p
     return order[:filled]
 
 
-@compiled
+@in_place
 def _own_costs(
     arrays: PackedArrays,
     costs: FloatArray,
@@ -171,7 +171,7 @@ def _own_costs(
                     mine[c] += arrays.table[start + c * columns]
 
 
-@compiled
+@in_place
 def _hang_below(
     arrays: PackedArrays, order: IntArray, parent: IntArray, position: IntArray, at: IntArray, value: FloatArray
 ) -> None:
@@ -198,7 +198,7 @@ def _hang_below(
             above[c] += least
 
 
-@compiled
+@in_place
 def _pick_from_roots(
     arrays: PackedArrays, order: IntArray, parent: IntArray, at: IntArray, value: FloatArray, picks: IntArray
 ) -> None:

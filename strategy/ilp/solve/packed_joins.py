@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from strategy.base.compiled import compiled
+from strategy.base.compiled import in_place
 from strategy.base.identity import Identity
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.joins import Join
@@ -108,7 +108,13 @@ def pack_joins(joins: tuple[Join, ...], nodes: tuple[int, ...]) -> PackedJoins:
     )
 
 
-@compiled
+@in_place
+def _lines(count: int, pick: int) -> tuple[int, int]:
+    """From which line of so many to which: all, or one that is picked (else -1)."""
+    return (0, count) if pick < 0 else (pick, pick + 1)
+
+
+@in_place
 def min_marginal(
     joins: PackedJoins, j: int, axis: int, messages: FloatArray, picks: IntArray, into: FloatArray
 ) -> None:
@@ -122,40 +128,40 @@ def min_marginal(
         picks: (4,) int64, by axis -1, or the only line that counts.
         into: (at least the lines of the axis,) float64, rewritten.
     """
-    low, high = np.zeros(AXES, np.int64), joins.num_lines[j].copy()
-    for x in range(AXES):
-        if picks[x] >= 0:
-            low[x], high[x] = picks[x], picks[x] + 1
-    into[: joins.num_lines[j, axis]] = BIG
-    last = joins.num_lines[j, 3]
-    own = messages[joins.message_at[j, 3] : joins.message_at[j, 3] + last]
-    for a in range(low[0], high[0]):
+    for x in range(joins.num_lines[j, axis]):
+        into[x] = BIG
+    first_a, past_a = _lines(joins.num_lines[j, 0], picks[0])
+    first_b, past_b = _lines(joins.num_lines[j, 1], picks[1])
+    first_c, past_c = _lines(joins.num_lines[j, 2], picks[2])
+    first_d, past_d = _lines(joins.num_lines[j, 3], picks[3])
+    own = joins.message_at[j, 3]
+    for a in range(first_a, past_a):
         in_a = 0.0 if axis == 0 else messages[joins.message_at[j, 0] + a]
-        for b in range(low[1], high[1]):
+        for b in range(first_b, past_b):
             in_b = in_a if axis == 1 else in_a + messages[joins.message_at[j, 1] + b]
-            for c in range(low[2], high[2]):
+            for c in range(first_c, past_c):
                 given = in_b if axis == 2 else in_b + messages[joins.message_at[j, 2] + c]
-                at = joins.table_at[j] + ((a * joins.num_lines[j, 1] + b) * joins.num_lines[j, 2] + c) * last
-                line = joins.table[at : at + last]
+                row = (a * joins.num_lines[j, 1] + b) * joins.num_lines[j, 2] + c
+                at = joins.table_at[j] + row * joins.num_lines[j, 3]
                 if axis == 3:
-                    for d in range(low[3], high[3]):
-                        into[d] = min(into[d], line[d] - given)
+                    for d in range(first_d, past_d):
+                        into[d] = min(into[d], joins.table[at + d] - given)
                 else:
                     least = BIG
-                    for d in range(low[3], high[3]):
-                        least = min(least, line[d] - own[d])
+                    for d in range(first_d, past_d):
+                        least = min(least, joins.table[at + d] - messages[own + d])
                     k = a if axis == 0 else (b if axis == 1 else c)
                     into[k] = min(into[k], least - given)
 
 
-@compiled
+@in_place
 def line_of_pick(joins: PackedJoins, j: int, axis: int, picks: IntArray) -> int:
     """The line along an axis of what its node takes, by `picks` (N,); 0 where there is no node."""
     node = joins.member[j, axis]
     return int(joins.classes[joins.class_at[j, axis] + picks[node]]) if node >= 0 else 0
 
 
-@compiled
+@in_place
 def cell_of(joins: PackedJoins, j: int, picks: IntArray) -> float:
     """The entry of a join at the choices `picks` (N,) of all nodes."""
     cell = 0

@@ -19,6 +19,10 @@ TIGHT_CELLS = 1 << 22
 """Of all joined tables: of more it is not worth it, where the whole may be eliminated as well."""
 
 
+class TooManyLeftError(Exception):
+    """More choices may cost so little than can be looked at. Caught within this package."""
+
+
 def tight_decode(core: Core, found: CertifiedBound, below: int) -> tuple[Core, Mapping[int, int]] | None:
     """The cheapest choice of those that may cost less than `below`, by what their bounds say.
 
@@ -28,8 +32,10 @@ def tight_decode(core: Core, found: CertifiedBound, below: int) -> tuple[Core, M
         below: what is of interest.
 
     Returns:
-        The core with the other choices left out, and the choice of its live nodes; None where nothing legal is left, or
-        too much.
+        The core with the other choices left out, and the choice of its live nodes; None where nothing legal is left.
+
+    Raises:
+        TooManyLeftError: to be looked at.
     """
     left = core.copy()
     try:
@@ -41,5 +47,5 @@ def tight_decode(core: Core, found: CertifiedBound, below: int) -> tuple[Core, M
         return None
     buckets = plan_elimination(left, max_cells=TIGHT_CELLS)
     if buckets is None:
-        return None
+        raise TooManyLeftError
     return left, eliminate(buckets, left.costs).picks

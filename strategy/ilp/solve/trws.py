@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from strategy.base.compiled import compiled
+from strategy.base.compiled import compiled, in_place
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.packed_arrays import PackedArrays
 from strategy.ilp.solve.packed_joins import AXES, BIG, line_of_pick, min_marginal
@@ -38,12 +38,36 @@ class TrwsMessages(NamedTuple):
         return TrwsMessages(self.to_tail.copy(), self.to_head.copy(), self.to_lines.copy())
 
 
+class SweepWork(NamedTuple):
+    """Arrays that a sweep works in; what is in them before does not matter."""
+
+    own: FloatArray  # (W,) cost, price and messages of a node's choices
+    beside: FloatArray  # (W,) the same, with tables to nodes visited before at their picks
+    line: FloatArray  # (W,) of a join
+    visited: npt.NDArray[np.bool_]  # (N,)
+    taken: IntArray  # (AXES,) of a join, lines that are picked
+    whole: IntArray  # (AXES,) that none is: -1
+
+
+@compiled
+def sweep_work(arrays: PackedArrays) -> SweepWork:
+    """Arrays for sweeps of these."""
+    nodes = arrays.choice_at.size - 1
+    widest = 1
+    for i in range(nodes):
+        widest = max(widest, arrays.choice_at[i + 1] - arrays.choice_at[i])
+    return SweepWork(
+        np.empty(widest), np.empty(widest), np.empty(widest), np.empty(nodes, np.bool_), np.empty(AXES, np.int64),
+        np.full(AXES, -1),
+    )  # fmt: skip
+
+
 def zero_messages(arrays: PackedArrays) -> TrwsMessages:
     """Messages of zero."""
     return TrwsMessages(np.zeros(arrays.tail_at[-1]), np.zeros(arrays.head_at[-1]), np.zeros(arrays.joins.num_messages))
 
 
-@compiled
+@in_place
 def overwrite_messages(messages: TrwsMessages, others: TrwsMessages) -> None:
     """Overwrites messages by others of the same shapes."""
     messages.to_tail[:] = others.to_tail
@@ -69,9 +93,9 @@ def price_memory(arrays: PackedArrays, prices: FloatArray, priced: FloatArray) -
                     priced[begin + c] += rate * arrays.amount[start + c]
 
 
-@compiled
+@in_place
 def trws_sweep(
-    arrays: PackedArrays, priced: FloatArray, messages: TrwsMessages, forward: bool, picks: IntArray
+    arrays: PackedArrays, priced: FloatArray, messages: TrwsMessages, forward: bool, picks: IntArray, work: SweepWork
 ) -> float:
     """One TRW-S sweep: passes messages through all nodes, in order or back, and decodes a choice on the way.
 
@@ -81,28 +105,24 @@ def trws_sweep(
         messages: rewritten.
         forward: the direction.
         picks: (N,), takes the choice of every node: the cheapest beside those of the nodes visited before.
+        work: rewritten.
 
     Returns:
         The bound, without the credit for the rows' room.
     """
-    to_tail, to_head, to_lines = messages.to_tail, messages.to_head, messages.to_lines
+    own, beside = work.own, work.beside
     nodes = arrays.choice_at.size - 1
     total = 0.0
-    widest = 0
     for i in range(nodes):
-        widest = max(widest, arrays.choice_at[i + 1] - arrays.choice_at[i])
-    own = np.empty(widest)  # (W,) cost, price and messages of the node's choices
-    beside = np.empty(widest)  # (W,) the same, with tables to nodes visited before at their picks
-    visited = np.zeros(nodes, np.bool_)
-    buffer = np.empty(max(widest, 1))
+        work.visited[i] = False
     for step in range(nodes):
         i = step if forward else nodes - 1 - step
         begin = arrays.choice_at[i]
         size = arrays.choice_at[i + 1] - begin
         for c in range(size):
             own[c] = priced[begin + c]
-        earlier, later = _receive_from_edges(arrays, i, to_tail, to_head, forward, own[:size])
-        earlier_joins, later_joins = _receive_from_joins(arrays, i, to_lines, forward, own, buffer)
+        earlier, later = _receive_from_edges(arrays, i, messages, forward, own, size)
+        earlier_joins, later_joins = _receive_from_joins(arrays, i, messages.to_lines, forward, size, work)
         earlier += earlier_joins
         later += later_joins
         least = own[0]
@@ -111,75 +131,77 @@ def trws_sweep(
         total += least
         for c in range(size):
             beside[c] = own[c]
-        _condition_on_picks(arrays, i, to_tail, to_head, forward, picks, beside[:size])
-        _condition_on_visited(arrays, i, to_lines, forward, picks, visited, beside, buffer)
+        _condition_on_picks(arrays, i, messages, forward, picks, beside, size)
+        _condition_on_visited(arrays, i, messages.to_lines, forward, picks, size, work)
         best = 0
         for c in range(1, size):
             if beside[c] < beside[best]:
                 best = c
         picks[i] = best
-        visited[i] = True
+        work.visited[i] = True
         if later:
             share = 1.0 / max(later, earlier)
-            _send_along_edges(arrays, i, to_tail, to_head, forward, own[:size], least, share)
-            _send_to_joins(arrays, i, to_lines, forward, own, least, share, buffer)
+            _send_along_edges(arrays, i, messages, forward, own, size, least, share)
+            _send_to_joins(arrays, i, messages.to_lines, forward, size, least, share, work)
     return total
 
 
-@compiled
+@in_place
 def _receive_from_edges(
-    arrays: PackedArrays, i: int, to_tail: FloatArray, to_head: FloatArray, forward: bool, own: FloatArray
+    arrays: PackedArrays, i: int, messages: TrwsMessages, forward: bool, own: FloatArray, size: int
 ) -> tuple[int, int]:
-    """Renews the messages to node i of those visited before, and adds all its messages to `own` (W,).
+    """Renews the messages to node i of those visited before, and adds all its messages to `own` (W,), of its choices.
 
     Returns how many edges lead to nodes before it, and after it.
     """
+    to_tail, to_head, table = messages.to_tail, messages.to_head, arrays.table
     earlier, later = 0, 0
     for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
         e = arrays.links[k]
         as_head = arrays.head[e] == i
+        tails, heads = arrays.tail_at[e], arrays.head_at[e]
         if as_head == forward:
             earlier += 1
-            rows = arrays.tail_at[e + 1] - arrays.tail_at[e]
-            columns = arrays.head_at[e + 1] - arrays.head_at[e]
+            rows, columns = arrays.tail_at[e + 1] - tails, arrays.head_at[e + 1] - heads
+            at = arrays.table_at[e]
             if as_head:
-                into = to_head[arrays.head_at[e] : arrays.head_at[e] + columns]
-                into[:] = BIG
+                for b in range(columns):
+                    to_head[heads + b] = BIG
                 for a in range(rows):
-                    given = to_tail[arrays.tail_at[e] + a]
-                    line = arrays.table[arrays.table_at[e] + a * columns : arrays.table_at[e] + (a + 1) * columns]
+                    given = to_tail[tails + a]
                     for b in range(columns):
-                        into[b] = min(into[b], line[b] - given)
+                        to_head[heads + b] = min(to_head[heads + b], table[at + b] - given)
+                    at += columns
             else:
-                other = to_head[arrays.head_at[e] : arrays.head_at[e] + columns]
                 for a in range(rows):
-                    line = arrays.table[arrays.table_at[e] + a * columns : arrays.table_at[e] + (a + 1) * columns]
                     least = BIG
                     for b in range(columns):
-                        least = min(least, line[b] - other[b])
-                    to_tail[arrays.tail_at[e] + a] = least
+                        least = min(least, table[at + b] - to_head[heads + b])
+                    to_tail[tails + a] = least
+                    at += columns
         else:
             later += 1
         if as_head:
-            for c in range(own.size):
-                own[c] += to_head[arrays.head_at[e] + c]
+            for c in range(size):
+                own[c] += to_head[heads + c]
         else:
-            for c in range(own.size):
-                own[c] += to_tail[arrays.tail_at[e] + c]
+            for c in range(size):
+                own[c] += to_tail[tails + c]
     return earlier, later
 
 
-@compiled
+@in_place
 def _condition_on_picks(
     arrays: PackedArrays,
     i: int,
-    to_tail: FloatArray,
-    to_head: FloatArray,
+    messages: TrwsMessages,
     forward: bool,
     picks: IntArray,
     beside: FloatArray,
+    size: int,
 ) -> None:
     """Puts into `beside` (W,), in place of messages to node i, the tables to those visited before, at their picks."""
+    to_tail, to_head = messages.to_tail, messages.to_head
     for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
         e = arrays.links[k]
         as_head = arrays.head[e] == i
@@ -190,50 +212,51 @@ def _condition_on_picks(
             a = picks[arrays.tail[e]]
             start = arrays.table_at[e] + a * columns
             given = to_tail[arrays.tail_at[e] + a]
-            for c in range(beside.size):
+            for c in range(size):
                 beside[c] += arrays.table[start + c] - given - to_head[arrays.head_at[e] + c]
         else:
             b = picks[arrays.head[e]]
             start = arrays.table_at[e] + b
             given = to_head[arrays.head_at[e] + b]
-            for c in range(beside.size):
+            for c in range(size):
                 beside[c] += arrays.table[start + c * columns] - given - to_tail[arrays.tail_at[e] + c]
 
 
-@compiled
+@in_place
 def _send_along_edges(
     arrays: PackedArrays,
     i: int,
-    to_tail: FloatArray,
-    to_head: FloatArray,
+    messages: TrwsMessages,
     forward: bool,
     own: FloatArray,
+    size: int,
     least: float,
     share: float,
 ) -> None:
     """Takes from node i, on each edge to a node after it, its share of what choices cost over the least."""
+    to_tail, to_head = messages.to_tail, messages.to_head
     for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
         e = arrays.links[k]
         as_head = arrays.head[e] == i
         if as_head == forward:
             continue
         if as_head:
-            for c in range(own.size):
+            for c in range(size):
                 to_head[arrays.head_at[e] + c] -= share * (own[c] - least)
         else:
-            for c in range(own.size):
+            for c in range(size):
                 to_tail[arrays.tail_at[e] + c] -= share * (own[c] - least)
 
 
-@compiled
+@in_place
 def _receive_from_joins(
-    arrays: PackedArrays, i: int, to_lines: FloatArray, forward: bool, own: FloatArray, line: FloatArray
+    arrays: PackedArrays, i: int, to_lines: FloatArray, forward: bool, size: int, work: SweepWork
 ) -> tuple[int, int]:
-    """Adds what joins give node i to `own` (W,); returns how many of them have a node before it, and after it.
+    """Adds what joins give node i to `work.own`; returns how many of them have a node before it, and after it.
 
-    `to_lines` (M,) is rewritten, `line` (W,) is a work array.
+    `to_lines` (M,) is rewritten.
     """
-    joins = arrays.joins
+    joins, line = arrays.joins, work.line
     earlier, later = 0, 0
     for k in range(joins.link_at[i], joins.link_at[i + 1]):
         j, axis = joins.link_join[k], joins.link_axis[k]
@@ -242,68 +265,58 @@ def _receive_from_joins(
             later += 1
         if not (joins.is_first[k] if forward else joins.is_last[k]):
             earlier += 1
-            min_marginal(joins, j, axis, to_lines, np.full(AXES, -1), line)
+            min_marginal(joins, j, axis, to_lines, work.whole, line)
             for c in range(joins.num_lines[j, axis]):
                 to_lines[at + c] = line[c]
-        for c in range(arrays.choice_at[i + 1] - arrays.choice_at[i]):
-            own[c] += to_lines[at + joins.classes[of + c]]
+        for c in range(size):
+            work.own[c] += to_lines[at + joins.classes[of + c]]
     return earlier, later
 
 
-@compiled
+@in_place
 def _condition_on_visited(
-    arrays: PackedArrays,
-    i: int,
-    to_lines: FloatArray,
-    forward: bool,
-    picks: IntArray,
-    visited: npt.NDArray[np.bool_],
-    beside: FloatArray,
-    line: FloatArray,
+    arrays: PackedArrays, i: int, to_lines: FloatArray, forward: bool, picks: IntArray, size: int, work: SweepWork
 ) -> None:
-    """Adds to `beside` (W,) what joins still cost at the `picks` (N,) of the nodes that are `visited` (N,) bool.
-
-    `line` (W,) is a work array.
-    """
-    joins = arrays.joins
-    taken = np.empty(AXES, np.int64)
+    """Adds to `work.beside` what joins still cost at the `picks` (N,) of the nodes that are visited."""
+    joins, line, taken = arrays.joins, work.line, work.taken
     for k in range(joins.link_at[i], joins.link_at[i + 1]):
         if joins.is_first[k] if forward else joins.is_last[k]:
             continue
         j, axis = joins.link_join[k], joins.link_axis[k]
         for x in range(AXES):
             node = joins.member[j, x]
-            taken[x] = line_of_pick(joins, j, x, picks) if node >= 0 and visited[node] else -1
+            taken[x] = line_of_pick(joins, j, x, picks) if node >= 0 and work.visited[node] else -1
         min_marginal(joins, j, axis, to_lines, taken, line)
-        for c in range(arrays.choice_at[i + 1] - arrays.choice_at[i]):
+        for c in range(size):
             of = joins.classes[joins.class_at[j, axis] + c]
-            beside[c] += line[of] - to_lines[joins.message_at[j, axis] + of]
+            work.beside[c] += line[of] - to_lines[joins.message_at[j, axis] + of]
 
 
-@compiled
+@in_place
 def _send_to_joins(
     arrays: PackedArrays,
     i: int,
     to_lines: FloatArray,
     forward: bool,
-    own: FloatArray,
+    size: int,
     least: float,
     share: float,
-    line: FloatArray,
+    work: SweepWork,
 ) -> None:
-    """Gives a share of what node i has, `own` (W,) above `least`, to the joins with a node visited later.
+    """Gives a share of what node i has, `work.own` above `least`, to the joins with a node visited later.
 
-    A line is owed its least choice. `to_lines` (M,) is rewritten, `line` (W,) is a work array.
+    A line is owed its least choice. `to_lines` (M,) is rewritten.
     """
-    joins = arrays.joins
+    joins, line = arrays.joins, work.line
     for k in range(joins.link_at[i], joins.link_at[i + 1]):
         if joins.is_last[k] if forward else joins.is_first[k]:
             continue
         j, axis = joins.link_join[k], joins.link_axis[k]
         of = joins.class_at[j, axis]
-        line[: joins.num_lines[j, axis]] = BIG
-        for c in range(arrays.choice_at[i + 1] - arrays.choice_at[i]):
+        for x in range(joins.num_lines[j, axis]):
+            line[x] = BIG
+        for c in range(size):
             x = joins.classes[of + c]
-            line[x] = min(line[x], own[c])
+            line[x] = min(line[x], work.own[c])
         for x in range(joins.num_lines[j, axis]):
             to_lines[joins.message_at[j, axis] + x] -= share * (line[x] - least)

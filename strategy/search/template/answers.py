@@ -119,7 +119,7 @@ class Answer:
     kept: Proposed | None = None
 
 
-WORK, TENSOR_WORK = 200, 10
+WORK, TENSOR_WORK = 200, 1
 """Millions of entries read for a template, and for one of a tensor axis: its bound is near after the first messages,
 and a choice that takes longer to find is nobody's layout."""
 

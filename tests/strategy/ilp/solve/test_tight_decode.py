@@ -65,7 +65,10 @@ def test_what_is_found_is_the_best_of_random_problems_where_the_bound_leaves_it(
 def test_of_too_much_nothing_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tight_decode, "TIGHT_CELLS", 1)
     problem = ring(AGREE, DIFFER, DIFFER)
-    assert decoded(problem, build_core(problem), below=100) is None
+    with pytest.raises(tight_decode.TooManyLeftError):
+        decoded(problem, build_core(problem), below=100)
+    answer = solve(problem, gap=1e-3)
+    assert answer.cost == len(problem.nodes)
 
 
 def test_a_search_that_allows_a_gap_ends_at_the_optimum_that_messages_know() -> None:

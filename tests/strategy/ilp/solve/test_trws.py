@@ -13,7 +13,7 @@ from strategy.ilp.solve import brute_force
 from strategy.ilp.solve.build import build_core
 from strategy.ilp.solve.packed_arrays import lifetime_rank
 from strategy.ilp.solve.relaxation import pack_core, relax
-from strategy.ilp.solve.trws import price_memory, trws_sweep, zero_messages
+from strategy.ilp.solve.trws import price_memory, sweep_work, trws_sweep, zero_messages
 
 sweep = trws_sweep.interpreted
 """The loop for arguments from Python would be compiled for these few nodes alone."""
@@ -24,10 +24,11 @@ def swept(problem: Problem, sweeps: int) -> tuple[list[float], list[int]]:
     core = build_core(problem)
     arrays = pack_core(core, lifetime_rank(problem)).arrays
     messages, picks = zero_messages(arrays), np.zeros(len(problem.nodes), np.int64)
+    work = sweep_work.interpreted(arrays)
     bounds = []
     for _ in range(sweeps):
-        sweep(arrays, arrays.cost, messages, True, picks)
-        bounds.append(sweep(arrays, arrays.cost, messages, False, picks) + core.constant)
+        sweep(arrays, arrays.cost, messages, True, picks, work)
+        bounds.append(sweep(arrays, arrays.cost, messages, False, picks, work) + core.constant)
     return bounds, picks.tolist()
 
 
@@ -73,9 +74,10 @@ def test_messages_through_joins_are_exact_where_they_are_a_tree() -> None:
     core = build_core(problem)
     relaxed = relax(core, lifetime_rank(problem)).relaxed
     messages, picks = zero_messages(relaxed.arrays), np.zeros(3, np.int64)
+    work = sweep_work.interpreted(relaxed.arrays)
     for _ in range(5):
-        sweep(relaxed.arrays, relaxed.arrays.cost, messages, True, picks)
-        bound = sweep(relaxed.arrays, relaxed.arrays.cost, messages, False, picks) + core.constant
+        sweep(relaxed.arrays, relaxed.arrays.cost, messages, True, picks, work)
+        bound = sweep(relaxed.arrays, relaxed.arrays.cost, messages, False, picks, work) + core.constant
     oracle = brute_force(problem)
     assert oracle is not None
     assert relaxed.arrays.joins.table_at.size == 1
