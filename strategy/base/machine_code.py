@@ -3,7 +3,8 @@
 Unless a loop says otherwise, sums keep their order, so that the same inputs give the same bits; only NaN and the sign
 of zero are given up, which no such loop relies on and which lets minima be taken by vector instructions.
 
-What is kept on disk is machine code in pickles, in a private folder (`private_folder`). To import this module is to
+What is kept on disk is machine code in pickles, in a private folder (`private_folder`), as long as no file changes of
+the loops that are in it: a loop's code has that of all loops that it calls. To import this module is to
 load numba, about a second: see `compiled`.
 """
 
@@ -21,6 +22,7 @@ from numba import njit
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
+from strategy.base.compiled import CompiledLoop
 from strategy.base.errors import EnvironmentLacks
 from strategy.base.private_folder import cache_folder
 
@@ -53,18 +55,31 @@ def _digest(path: str) -> bytes:
     return hashlib.sha256(Path(path).read_bytes()).digest()
 
 
+def _files_of(function: Callable[..., Any]) -> list[str]:
+    """Of a loop and of all that it calls, one by way of another."""
+    found, waiting = {function}, [function]
+    while waiting:
+        one = waiting.pop()
+        for name in one.__code__.co_names:
+            called = one.__globals__.get(name)
+            if isinstance(called, CompiledLoop) and called.function not in found:
+                found.add(called.function)
+                waiting.append(called.function)
+    return sorted({getfile(one) for one in found})
+
+
 class _Locator:
     """Tells numba where the code of a function is kept, and what its source is."""
 
-    def __init__(self, function: Callable[..., Any], path: str, folder: Path) -> None:
-        self._py_file = path
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._files = _files_of(function)
         self._line = function.__code__.co_firstlineno
         self._folder = folder
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], path: str) -> _Locator | None:
         folder = cache_folder(Path(path).parent)
-        return None if folder is None else cls(function, path, folder)
+        return None if folder is None else cls(function, folder)
 
     def ensure_cache_path(self) -> None:
         """The folder is there since it was chosen."""
@@ -73,14 +88,14 @@ class _Locator:
         return str(self._folder)
 
     def get_source_stamp(self) -> bytes:
-        return _digest(self._py_file)
+        return hashlib.sha256(b"".join(map(_digest, self._files))).digest()
 
     def get_disambiguator(self) -> str:
         return str(self._line)
 
 
 class _Where(CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # type: ignore[list-item]  # noqa: RUF012 (as numba has it)
+    _locator_classes = [_Locator]  # noqa: RUF012 (as numba has it)
 
 
 class _Cache(FunctionCache):

@@ -193,9 +193,10 @@ class BranchAndBound:
         relaxation = relax(core, self.rank)
         ascent = start_dual_ascent(relaxation.relaxed.arrays, core.constant, node.prices)
         local = PrimalHeuristic(relaxation.full.arrays)
-        bound, before, rounds = -math.inf, -math.inf, 0
-        for rounds in range(1, 1 + FIRST_ROUNDS):
+        bound, before, steps = -math.inf, -math.inf, 0
+        for _ in range(FIRST_ROUNDS):
             ascent.ascend(FIRST_STEPS)
+            steps += FIRST_STEPS
             before, bound = bound, ascent.bound + core.constant
             local.consider(relaxation.complete(ascent.decoded), ascent.best_prices, abs(bound))
             if local.picks is not None:
@@ -207,7 +208,7 @@ class BranchAndBound:
         if not core.room.size:
             self._decode(core, node, found)
         if self.progress.cost is not None and not self._is_fathomed(node.bound):
-            self.progress.spend(rounds * FIRST_STEPS * ascent.step_entries)
+            self.progress.spend(steps * ascent.step_entries)
 
     def _decode(self, core: Core, node: BranchNode, found: CertifiedBound) -> None:
         """What costs least among the choices that a bound cannot tell from the best: first those nearest to it."""

@@ -20,7 +20,14 @@ from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.evaluate import cost_of, load_of
 from strategy.ilp.solve.packed_arrays import PackedArrays
-from strategy.ilp.solve.trws import TrwsMessages, overwrite_messages, price_memory, sweep_work, trws_sweep, zero_messages
+from strategy.ilp.solve.trws import (
+    TrwsMessages,
+    overwrite_messages,
+    price_memory,
+    sweep_work,
+    trws_sweep,
+    zero_messages,
+)
 
 # Share of the old direction in the new one.
 DEFLECTION = 0.7

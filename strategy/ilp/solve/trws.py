@@ -67,7 +67,7 @@ def zero_messages(arrays: PackedArrays) -> TrwsMessages:
     return TrwsMessages(np.zeros(arrays.tail_at[-1]), np.zeros(arrays.head_at[-1]), np.zeros(arrays.joins.num_messages))
 
 
-@in_place
+@compiled
 def overwrite_messages(messages: TrwsMessages, others: TrwsMessages) -> None:
     """Overwrites messages by others of the same shapes."""
     messages.to_tail[:] = others.to_tail

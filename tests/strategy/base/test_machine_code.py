@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,23 @@ def test_code_of_a_version_whose_types_had_other_names_is_compiled_anew(
     older.Renamed = named
     named.__name__ = named.__qualname__ = "Renamed"
     assert fresh(older.Renamed(2)) == 3
+
+
+def test_code_is_made_anew_where_a_loop_that_it_calls_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "changing"
+    folder.mkdir()
+    header = "from strategy.base.compiled import in_place\n"
+    (folder / "calling.py").write_text(
+        f"{header}from called import part\n@in_place\ndef whole(it):\n    return 10 * part(it)\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    for added in (1, 2):
+        (folder / "called.py").write_text(f"{header}@in_place\ndef part(it):\n    return it + {added}\n")
+        machine_code._digest.cache_clear()
+        for name in ("called", "calling"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        assert importlib.import_module("calling").whole(1) == 10 * (1 + added)
