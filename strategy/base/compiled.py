@@ -27,7 +27,7 @@ class CompiledLoop(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], **options: Any) -> None:
         update_wrapper(self, function)
-        self.function = function
+        self._function = function
         self._options = options
         self._machine_code: Any = None
         self._interpreted_turns = 0
@@ -58,7 +58,7 @@ class CompiledLoop(Generic[P, R]):
             if self._machine_code is None:
                 from strategy.base.machine_code import machine_code
 
-                self._machine_code = machine_code(self.function, **self._options)
+                self._machine_code = machine_code(self._function, **self._options)
         return self._machine_code
 
     @property
@@ -69,8 +69,8 @@ class CompiledLoop(Generic[P, R]):
     @cached_property
     def interpreted(self) -> Callable[P, R]:
         """The function, in whose body loops are interpreted, too."""
-        assert isinstance(self.function, FunctionType)
-        code, names = self.function.__code__, self.function.__globals__
+        assert isinstance(self._function, FunctionType)
+        code, names = self._function.__code__, self._function.__globals__
         inner = {name: names[name].interpreted for name in code.co_names if isinstance(names.get(name), CompiledLoop)}
         found: Callable[P, R] = FunctionType(code, names | inner)
         return found

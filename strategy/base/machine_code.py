@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from inspect import getfile
+from inspect import getfile, unwrap
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from numba import njit
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
-from strategy.base.compiled import CompiledLoop
 from strategy.base.errors import EnvironmentLacks
 from strategy.base.private_folder import cache_folder
 
@@ -61,10 +60,10 @@ def _files_of(function: Callable[..., Any]) -> list[str]:
     while waiting:
         one = waiting.pop()
         for name in one.__code__.co_names:
-            called = one.__globals__.get(name)
-            if isinstance(called, CompiledLoop) and called.function not in found:
-                found.add(called.function)
-                waiting.append(called.function)
+            called: Any = one.__globals__.get(name)
+            if hasattr(type(called), "_numba_type_") and (inner := unwrap(called)) not in found:
+                found.add(inner)
+                waiting.append(inner)
     return sorted({getfile(one) for one in found})
 
 
