@@ -20,7 +20,7 @@ from executor.runtime.collectives import prepare
 from executor.runtime.transport.base import Group, Lane, Lanes, Transport, wait
 from strategy.comm.boxing import BoxingStep
 from strategy.comm.rank_parts import boxing_task, transfer_task
-from strategy.cost.cost import step_features, transfer_features
+from strategy.cost.communication import step_features, transfer_features
 from strategy.cost.measurement import Features
 from strategy.graph.ops.base import Workspace
 from strategy.hardware.cluster import Cluster

@@ -321,7 +321,7 @@ def time_hierarchical(comm: MPI.Intracomm, blocks: int, progress: Callable[[str]
     from strategy.comm.hierarchical import nodes_of
     from strategy.comm.rank_parts import boxing_task
     from strategy.cost.calibrate import calibrate
-    from strategy.cost.cost import step_features
+    from strategy.cost.communication import step_features
     from strategy.cost.measurement import summarise
     from strategy.program.program import ActKind
     from strategy.sbp.placement import Placement

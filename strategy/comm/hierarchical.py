@@ -61,11 +61,16 @@ class NodeSpan:
     """What the groups along some axes of a placement cross.
 
     `level` is the slowest level that any of them crosses: they all begin a step together and go on together.
-    `two_level` says whether every one of them may take two levels, in the same way.
+    `per_node` ranks of every one of them share each of its nodes, and it may take two levels; 1 if it may not.
     """
 
     level: str
-    two_level: bool = False
+    per_node: int = 1
+
+    @property
+    def two_level(self) -> bool:
+        """Whether every group may take two levels, all in the same way."""
+        return self.per_node > 1
 
 
 @lru_cache(maxsize=1024)
@@ -81,7 +86,8 @@ def span_of(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> No
         return NodeSpan("inter")
     by_node = groups.reshape(-1, nodes, ranks // nodes)
     apart = (by_node[:, 1:, 0] != by_node[:, :-1, 0]).all()
-    return NodeSpan("inter", bool(apart and (by_node[..., 0] == by_node[..., -1]).all()))
+    is_even = apart and (by_node[..., 0] == by_node[..., -1]).all()
+    return NodeSpan("inter", ranks // nodes if is_even else 1)
 
 
 def by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:

@@ -254,16 +254,16 @@ def scale(calibration: Calibration, factor: float) -> Calibration:
 def _terms(features: Features) -> tuple[float, float, float]:
     """(fixed, FLOPs, bytes): FLOPs only where they bind, for elsewhere they are proportional to bytes.
 
-    Of what a host computes, the bytes alone are fitted.
+    Of what a host computes, the bytes alone are fitted; of what is sent, those that pass the link of its level.
     """
     flop = float(features.flop) if counts_flop(cost_class(features.kind)) and features.space is Space.DEVICE else 0.0
-    return float(features.hops or 1), flop, float(features.nbytes)
+    return float(features.hops or 1), flop, features.nbytes * features.crossing
 
 
 def _features_document(features: Features) -> dict[str, Any]:
     """Features as a file has them; groups only in a cluster that has some, a shape only of what has one."""
     found = dataclasses.asdict(features)
-    for name in ("groups", "attention_shape"):
+    for name in ("groups", "attention_shape", "near"):
         if not getattr(features, name):
             del found[name]
     return found
@@ -282,8 +282,10 @@ def _features(content: Mapping[str, Any]) -> Features:
     found = Features(**{**content, "parts": (), "space": Space(content["space"])})
     for name in ("kind", "level", "half"):
         _text(getattr(found, name), name)
-    for name in ("flop", "nbytes", "hops"):
+    for name in ("flop", "nbytes", "hops", "near"):
         _whole(getattr(found, name), name, 0)
+    if found.near and (found.near >= found.hops or found.level != "inter"):
+        raise ValueError(f"near is {found.near}, of {found.hops} other ranks that are not all on one node")
     if found.half and not (DType(found.half).is_half or DType(found.half).is_code):
         raise ValueError(f"half is {found.half!r}, which is no dtype of 16 bits or 8")
     if found.level not in ("", "intra", "inter"):

@@ -4,7 +4,9 @@
     seconds = latency * hops + s_per_byte * (most bytes that one rank sends)  communication
 
 A collective over several nodes with several ranks each goes inside the nodes and between them where that is cheaper
-(`levels`); it costs what its parts cost.
+(`levels`); it costs what its parts cost. Where it goes at once, and every rank sends each other as much, the bytes for
+ranks of its own node pass links inside while those for others pass links between nodes: of p ranks, q on a node,
+(p - q) / (p - 1) of them.
 
 Both are linear in their constants, so that measurements fix them by a least-squares fit (`calibrate`), and each
 constant is monotone: more bytes never cost less. Without measurements the constants come from the data sheet, and on
@@ -27,16 +29,15 @@ from strategy.base.errors import InputError, present
 from strategy.base.identity import Identity
 from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep
-from strategy.comm.busiest_rank import (
-    NodeGroups,
-    busiest_position,
-    most_sent,
-    most_sent_in_parts,
-    node_groups,
+from strategy.comm.busiest_rank import busiest_position, node_groups
+from strategy.comm.hierarchical import PARTS
+from strategy.cost.communication import (
+    collectives,
+    crossing_features,
+    largest_nbytes,
+    step_features,
+    two_level_features,
 )
-from strategy.comm.hierarchical import PARTS, box_size, span_of
-from strategy.comm.rank_parts import transfer_task
-from strategy.comm.transfer import most_transferred
 from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets, least_of_sheet
 from strategy.cost.kernel_prices import product_seconds
 from strategy.cost.measurement import CostKey, Features
@@ -46,9 +47,9 @@ from strategy.graph.ops.copy import TO_DEVICE, TO_HOST
 from strategy.graph.ops.traits import Attention, Gemm, Movement, Product
 from strategy.graph.signature import Signature, piece_specs
 from strategy.hardware.cluster import Cluster
-from strategy.program.program import ActKind, TransferTask, Work, time_alone_ns
+from strategy.program.program import ActKind, Work, time_alone_ns
 from strategy.sbp.placement import MOVES, Placement, Space
-from strategy.sbp.sbp import NdSbp, has_partial
+from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Shape, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
@@ -83,7 +84,12 @@ class CostModel:
         """The constants that price an act: measured ones, else those of the data sheet."""
         if self.on_any_link and features.level:
             return _on_fastest_link(self.cluster, tuple(sorted(self.coefficients.items())), features.hops)
-        return self.coefficients.get(features.key) or data_sheet(self.cluster, features)
+        found = self.coefficients.get(features.key) or data_sheet(self.cluster, features)
+        if not features.near:
+            return found
+        inside = self.coefficients_of(replace(features, level="intra", hops=features.near, near=0)).s_per_byte
+        at_once = max(features.crossing * found.s_per_byte, (1 - features.crossing) * inside)
+        return replace(found, s_per_byte=at_once)
 
     def wherever_axes_lie(self, *, in_order: bool = True) -> CostModel:
         """What prices no collective of inner axes higher than it takes wherever these lie.
@@ -97,11 +103,9 @@ class CostModel:
         cluster = self.cluster
         if 1 in (cluster.nodes, cluster.devices_per_node):
             return True
-        collectives = [kind for kind in ActKind if kind.is_communication]
         for hops in range(1, cluster.devices_per_node):
             within, between = (
-                [self.coefficients_of(Features(kind, 0, 0, hops, level)) for kind in collectives]
-                for level in ("intra", "inter")
+                [self.coefficients_of(one) for one in collectives(cluster, hops, level)] for level in ("intra", "inter")
             )
             if max(one.fixed_s for one in within) > min(one.fixed_s for one in between):
                 return False
@@ -377,64 +381,6 @@ def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     return tuple(spec.expected for spec in specs)
 
 
-def step_features(
-    cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement
-) -> Features:
-    """Features of a boxing step on one level, in the group that holds most."""
-    if step.kind is ActKind.SLICE:
-        local = [largest_nbytes(spec, layout, placement.mesh) for layout in (source, step.target)]
-        return replace(step_act(cluster, step, placement), nbytes=min(local) + local[1])
-    return replace(step_act(cluster, step, placement), nbytes=most_sent(spec, source, step, placement.mesh))
-
-
-def step_act(cluster: Cluster, step: BoxingStep, placement: Placement) -> Features:
-    """What a boxing step is on one level, but for its bytes."""
-    groups = cluster.groups_of(placement.devices)
-    if step.kind is ActKind.SLICE:
-        return Features(step.kind, 0, 0, groups=groups)
-    hops = 1 if step.kind is ActKind.ROTATE else math.prod(placement.mesh[axis] for axis in step.axes) - 1
-    return Features(step.kind, 0, 0, hops, span_of(cluster, placement, step.axes).level, groups=groups)
-
-
-@lru_cache(maxsize=4096)
-def largest_nbytes(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> int:
-    """Bytes of the largest piece of a layout; expected ones where the tensor is ragged."""
-    return piece_specs([spec], [layout], mesh)[0].expected.nbytes
-
-
-def two_level_features(spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape, levels: NodeGroups) -> Features:
-    """Features of a collective that goes inside the nodes of its group and between them, by its busiest rank."""
-    most = most_sent_in_parts(spec, source, step, mesh, levels)
-    parts = tuple(
-        Features(kind, 0, nbytes, levels.hops(level), level)
-        for (kind, level), nbytes in zip(PARTS[step.kind], most, strict=True)
-    )
-    return Features(step.kind, 0, sum(most), sum(part.hops for part in parts), "inter", parts)
-
-
-def transfer_features(cluster: Cluster, task: TransferTask, spec: TensorSpec) -> Features:
-    """Features of a transfer between placements: its busiest sender's bytes."""
-    ranks: set[int] = set()
-    sent: dict[int, int] = {}
-    for message in task.messages:
-        ranks.update((message.source, message.target))
-        if message.source != message.target:
-            sent[message.source] = sent.get(message.source, 0) + spec.sent_nbytes(box_size(message.box))
-    level, groups = cluster.level(tuple(ranks)), cluster.groups_of(ranks)
-    return Features(ActKind.TRANSFER, 0, max(sent.values(), default=0), 1, level, groups=groups)
-
-
-def crossing_features(
-    cluster: Cluster, spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
-) -> Features:
-    """`transfer_features` of a tensor that moves between placements, found without listing its messages."""
-    if spec.ragged is not None or has_partial(source) or has_partial(target):
-        return transfer_features(cluster, transfer_task(spec, source, sender, target, receiver), spec)
-    size, ranks = most_transferred(spec, source, sender, target, receiver)
-    groups = cluster.groups_of(ranks)
-    return Features(ActKind.TRANSFER, 0, spec.sent_nbytes(size), 1, cluster.level(ranks), groups=groups)
-
-
 @lru_cache(maxsize=256)
 def _on_fastest_link(cluster: Cluster, measured: tuple[tuple[CostKey, Coefficients], ...], hops: int) -> Coefficients:
     """Constants by which no collective of so many hops takes longer than it does wherever its ranks lie.
@@ -443,10 +389,9 @@ def _on_fastest_link(cluster: Cluster, measured: tuple[tuple[CostKey, Coefficien
     """
     cost = CostModel(cluster, dict(measured))
     each = [
-        cost.coefficients_of(Features(kind, 0, 0, some, level))
-        for kind in ActKind
-        if kind.is_communication
+        cost.coefficients_of(one)
         for some in range(1, max(hops, 1) + 1)
         for level in ["intra"] * (some < cluster.devices_per_node) + ["inter"] * (cluster.nodes > 1)
+        for one in collectives(cluster, some, level)
     ]
     return Coefficients(min(one.fixed_s for one in each) / max(hops, 1), 0.0, min(one.s_per_byte for one in each))

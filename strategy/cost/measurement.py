@@ -43,7 +43,8 @@ class Features:
     is that of fused attention: sequences, queries, heads, key heads, head dim; keys follow from the FLOPs. `every_pair`
     is of attention without a causal mask. `space` is
     where it is computed: on the device or on its host. `groups` are those of the nodes that take part, in a cluster of
-    several types: the slowest of them counts; where nobody says who takes part, the fastest of all.
+    several types: the slowest of them counts; where nobody says who takes part, the fastest of all. `near` is how many
+    of those other ranks are on a rank's own node, of a collective between nodes in which all send each other as much.
     """
 
     kind: str
@@ -58,6 +59,12 @@ class Features:
     every_pair: bool = False
     space: Space = Space.DEVICE
     groups: tuple[int, ...] = ()
+    near: int = 0
+
+    @property
+    def crossing(self) -> float:
+        """The share of its bytes that passes the link of its level."""
+        return (self.hops - self.near) / self.hops if self.near else 1.0
 
     @property
     def key(self) -> CostKey:

@@ -15,7 +15,8 @@ from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, Floats, Ints, LayoutSteps, Price, StepTable
 from strategy.comm.busiest_rank import NodeGroups, StepSizes, busiest_position, node_groups
 from strategy.comm.hierarchical import PARTS
-from strategy.cost.cost import CostModel, largest_nbytes, step_act
+from strategy.cost.communication import largest_nbytes, step_act
+from strategy.cost.cost import CostModel
 from strategy.cost.measurement import Features
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement

@@ -19,7 +19,8 @@ from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
 from strategy.comm.hierarchical import by_node
-from strategy.cost.cost import CostModel, by_groups, crossing_features, op_features
+from strategy.cost.communication import crossing_features
+from strategy.cost.cost import CostModel, by_groups, op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.signature import Signature, piece_specs

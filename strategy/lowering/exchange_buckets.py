@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from strategy.base.errors import present
 from strategy.comm.boxing import BoxingStep
 from strategy.comm.hierarchical import box_size
-from strategy.cost.cost import largest_nbytes
+from strategy.cost.communication import largest_nbytes
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase, Role
 from strategy.layout.arrangement import Action, Arrangement

@@ -440,8 +440,10 @@ class Prospects:
             cost, among = self.request.cost, config.tp * config.cp
             nbytes = self.rows_of_experts * config.micro_batch // among
             level = "inter" if among * config.ep > cost.cluster.devices_per_node else "intra"
+            near = max(cost.cluster.devices_per_node // among, 1) - 1 if level == "inter" else 0
             sent = (config.ep - 1) * nbytes // config.ep
-            self.dispatched_ns[key] = cost.seconds(Features(ActKind.ALL_TO_ALL, 0, sent, config.ep - 1, level)) * 1e9
+            act = Features(ActKind.ALL_TO_ALL, 0, sent, config.ep - 1, level, near=near)
+            self.dispatched_ns[key] = cost.seconds(act) * 1e9
         return times * self.dispatched_ns[key]
 
 

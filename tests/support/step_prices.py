@@ -48,8 +48,11 @@ def counted_features(
     groups = placement.groups(*step.axes)
     hops = 1 if step.kind is ActKind.ROTATE else math.prod(mesh[axis] for axis in step.axes) - 1
     level = "inter" if any(map(cluster.crosses_nodes, groups)) else "intra"
-    flat = Features(step.kind, 0, most_sent_nbytes(step.kind, task, spec), hops, level)
     shapes = {tuple(map(len, nodes_of(cluster, group))) for group in groups}
+    to_all = step.kind is ActKind.ALL_TO_ALL and len(step.axes) == 1
+    to_all |= cluster.device.backend == "numpy" and step.kind in PARTS
+    near = max((len(one) for one in nodes_of(cluster, task.group)), default=1) - 1 if to_all and len(shapes) == 1 else 0
+    flat = Features(step.kind, 0, most_sent_nbytes(step.kind, task, spec), hops, level, near=near)
     if level == "intra" or step.kind not in PARTS or spec.ragged is not None or len(shapes) > 1 or shapes == {()}:
         return flat
     task = replace(task, nodes=nodes_of(cluster, task.group))

@@ -21,7 +21,8 @@ from strategy.comm.hierarchical import (
 )
 from strategy.comm.rank_parts import boxing_task
 from strategy.comm.sent_bytes import group_part_nbytes, part_nbytes, sent_nbytes
-from strategy.cost.cost import DEVICE, CostModel, port_name, port_rates, step_features
+from strategy.cost.communication import step_features
+from strategy.cost.cost import DEVICE, CostModel, port_name, port_rates
 from strategy.hardware.cluster import Cluster, Link
 from strategy.hardware.presets import find_cluster
 from strategy.program.program import ActKind, BoxingTask, time_alone_ns
@@ -53,7 +54,7 @@ def test_groups_by_node() -> None:
         assert nodes_of(cluster, group) == ()
     assert all(meets_inside(cluster, group) for group in ((0, 1), (3, 0, 2)))
     assert not any(meets_inside(cluster, group) for group in ((4, 2, 0), (5,)))
-    assert span_of(cluster, line(4), (0,)) == NodeSpan("inter", two_level=True)
+    assert span_of(cluster, line(4), (0,)) == NodeSpan("inter", per_node=2)
     assert not span_of(cluster, Placement((0, 1, 2, 3), (2, 2), ("a", "b")), (1,)).two_level
     assert not span_of(on_nodes(2, 4), Placement((0, 1, 4, 5, 2, 3, 6, 7), (2, 4), ("a", "b")), (0,)).two_level
 

@@ -23,6 +23,7 @@ from strategy.cost.calibrate import (
 )
 from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey, Features, Measurement, summarise
+from strategy.hardware.cluster import Link
 from strategy.sbp.placement import Space
 from tests.campaigns import fits
 from tests.support.long_parameters import long_but
@@ -246,3 +247,25 @@ def test_times_that_grow_late_grow(hops: int) -> None:
     assert hops * fitted.coefficients.fixed_s == pytest.approx(9.2e-5 - 2**11 * 8.3e-2 / 2**22, rel=0.01)
     ((_, fitted),) = fitted_kinds([replace(row, seconds=9e-5) for row in found]).items()
     assert fitted.coefficients.s_per_byte == 0
+
+
+def test_of_what_goes_to_all_at_once_the_bytes_between_nodes_are_fitted(tmp_path: Path) -> None:
+    """Ranks of a node among themselves take none of its link: four on two nodes send two thirds of their bytes."""
+    key, sizes = CostKey("all_reduce", level="inter"), (2**12, 2**16, 2**20, 2**24)
+    acts = [
+        Features("all_reduce", 0, size, hops, "inter", near=near) for size in sizes for hops, near in ((1, 0), (3, 1))
+    ]
+    found = [Measurement(one, 1e-6 * one.hops + 1e-8 * one.nbytes * one.crossing, 9, "here") for one in acts]
+    two = replace(cluster(4, per_node=2), intra=Link(1e12, 1e-6))
+    calibration = calibrate(found, two)
+    assert calibration.fitted[key].coefficients.s_per_byte == pytest.approx(1e-8)
+    for row in found:
+        assert calibration.cost_model(two).seconds(row.features) == pytest.approx(row.seconds)
+    write_calibration(calibration, tmp_path / "c.json")
+    assert read_calibration(tmp_path / "c.json") == calibration
+    write_measurements(found, tmp_path / "rows.json")
+    text = (tmp_path / "rows.json").read_text(encoding="utf-8")
+    assert [row.features for row in read_measurements(tmp_path / "rows.json")] == [row.features for row in found]
+    (tmp_path / "rows.json").write_text(text.replace('"near": 1', '"near": 3'), encoding="utf-8")
+    with pytest.raises(InputError, match="near is 3, of 3 other ranks"):
+        read_measurements(tmp_path / "rows.json")

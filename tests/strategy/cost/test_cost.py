@@ -15,7 +15,8 @@ from simulator.engine import run
 from simulator.simulate import simulate
 from strategy.base.units import to_ns
 from strategy.comm.boxing import step_between
-from strategy.cost.cost import CostModel, op_features, port_rates, step_features
+from strategy.cost.communication import step_features
+from strategy.cost.cost import CostModel, op_features, port_rates
 from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey, Features
 from strategy.graph.builder import GraphBuilder

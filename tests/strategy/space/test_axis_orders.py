@@ -55,7 +55,7 @@ def orders_listed(on: Cluster, **measured: Coefficients) -> set[tuple[int, ...]]
     return {one.strides for one in candidates_of(replace(asked, cost=CostModel(on, coefficients)))}
 
 
-@pytest.mark.parametrize(("within", "between"), [(FAST, SLOW), (FAST, FAST), (Link(1e9, 1e-6), Link(1e8, 1e-6))])
+@pytest.mark.parametrize(("within", "between"), [(FAST, SLOW), (FAST, Link(6e8, 1e-6)), (FAST, Link(1e8, 1e-6))])
 def test_where_links_inside_are_faster_nothing_else_is_looked_at(within: Link, between: Link) -> None:
     assert orders_listed(on_nodes(2, 4, within, between)) == {()}
 
@@ -63,6 +63,7 @@ def test_where_links_inside_are_faster_nothing_else_is_looked_at(within: Link, b
 def test_where_they_are_not_other_orders_are_looked_at() -> None:
     """By the price of what is sent: as the data sheet has it, or as it was measured."""
     assert len(orders_listed(on_nodes(2, 4))) > 1
+    assert len(orders_listed(on_nodes(2, 4, FAST, FAST))) > 1  # of what goes to all at once, some passes either
     assert len(orders_listed(on_nodes(2, 4, FAST, SLOW), all_gather=Coefficients(1.0, 0.0, 1e-6))) > 1
 
 
