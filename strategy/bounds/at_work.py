@@ -2,6 +2,7 @@
 
     head runs forward            what was saved before | what the act reads | what it writes
     a layer runs backward        what it still reads of the saved | of what came since | what the act writes
+                                 as acts before and behind read it, where these read it alike
 
 A moment is the widest that can be told without layouts, whole tensors counted; what is held then depends on them.
 """
@@ -87,11 +88,34 @@ def count_at_work(graph: Graph, counted: Collection[str], apart: Collection[str]
     for name, op in made.items():
         if place[op.name] >= now or last[name] < now or not _is_on_device(graph, name):
             continue
-        if last[name] > now:
+        known, between = kept.get(name), _read_around(graph, name, work, acts, place)
+        if known is not None and _is_there(known, now, place):
+            kept[name] = replace(known, weight=known.weight + at_work)
+        elif known is None and between is not None:
+            kept[name] = replace(between, weight=at_work)
+        elif last[name] > now:
             homes[name] = homes.get(name, NOTHING) + at_work
-        elif name not in kept:
-            kept[name] = Kept(at_work, (work.name,))
     _count_written(graph, work, at_work, homes)
+
+
+def _read_around(graph: Graph, name: str, work: Op, acts: Collection[Op], place: Mapping[str, int]) -> Kept | None:
+    """For whom a value of the same pass is there meanwhile: for the act itself, or for acts before and behind it.
+
+    None if nothing has read it before: then it is where it lives, or as acts behind read it.
+    """
+    if name in work.inputs:
+        return Kept(NOTHING, (work.name,))
+    readers = {op.name for op in graph.consumers[name]}
+    before = [op.name for op in acts if op.name in readers and place[op.name] < place[work.name]]
+    behind = [op.name for op in acts if op.name in readers and place[op.name] > place[work.name]]
+    if not before or not behind:
+        return None
+    return Kept(NOTHING, (behind[0],), keeping=Keeping.BOTH, first=(before[-1],))
+
+
+def _is_there(kept: Kept, now: int, place: Mapping[str, int]) -> bool:
+    """Whether what is kept for two readers is there at a time between them."""
+    return kept.keeping is Keeping.BOTH and place[kept.first[0]] <= now < place[kept.readers[0]]
 
 
 def _saved(homes: Homes, kept: Keeps, part: int) -> Iterator[tuple[str, Kept]]:
@@ -137,16 +161,28 @@ def _widest(graph: Graph, among: Collection[str]) -> Op | None:
 def _fullest(
     graph: Graph, acts: Collection[Op], made: Mapping[str, Op], last: Mapping[str, int], place: Mapping[str, int]
 ) -> Op | None:
-    """The first of the acts at which most bytes are there, whole tensors counted."""
+    """The first of the acts at which most bytes are there, whole tensors counted, with room where experts have them."""
 
-    def nbytes(op: Op) -> int:
+    def nbytes(op: Op) -> float:
         now = place[op.name]
         there = {
             name for name, until in last.items() if until >= now and (name not in made or place[made[name].name] < now)
         }
-        return sum(graph.values[name].spec.nbytes for name in there.union(op.outputs))
+        return sum(
+            graph.values[name].spec.nbytes * _room(graph, name, op, place, now) for name in there.union(op.outputs)
+        )
 
     return max(acts, key=nbytes, default=None)
+
+
+def _room(graph: Graph, name: str, work: Op, place: Mapping[str, int], now: int) -> float:
+    """For how many times the rows of a value there is likely to be room: for more where experts read or write it."""
+    ragged = graph.values[name].spec.ragged
+    if ragged is None or ragged.room <= 1:
+        return 1.0
+    users = [work] if name in work.inputs else [*graph.consumers[name], graph.producer.get(name)]
+    by_experts = any(op and place[op.name] <= now and not op.kind.startswith("dropless") for op in users)
+    return ragged.room if by_experts else 1.0
 
 
 def _last_read(graph: Graph, name: str, part_of: Mapping[str, int], place: Mapping[str, int]) -> int:

@@ -367,9 +367,9 @@ class OuterApproximation:
         return self._within_paths(program, config, exact=exact, enough_ns=enough_ns)
 
     def _begin(self, program: _Program, config: PlanConfig, point: FloatArray, *, exact: bool) -> None:
-        """With the longest path of a point, and those that are known."""
-        program.add_path(*self._longest(config, point, exact=exact))
-        for path, counts in self.paths.of(config, self.overlap, self.crossings):
+        """With the paths that are known; where none is, the longest of a point."""
+        known = self.paths.of(config, self.overlap, self.crossings)
+        for path, counts in known or [self._longest(config, point, exact=exact)]:
             program.add_path(path, counts)
 
     def enough(self, config: PlanConfig, weights: FloatArray, step_ns: float) -> float | None:

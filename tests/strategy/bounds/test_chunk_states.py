@@ -23,6 +23,7 @@ from strategy.lowering.memory import memory_nbytes
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.llama import LlamaConfig
+from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated
@@ -37,6 +38,7 @@ TWO = ((2,), (2,), (0,), (0,), (1,), (0,), (0,))
 FEW = 6
 CASES = 90
 QUOTAS = {
+    **{"experts": 30, "experts shared out": 8},
     **{"zero 2": 4, "zero 3": 4, "m 1": 4, "m 2": 4, "moved": 12, "at work": 40},
     **{"interleaved": 4, "zbv": 4, "zb-h1": 4, "oneflow": 2},
 }
@@ -96,7 +98,9 @@ def drawn(draw: random.Random) -> tuple[Model, Training, PlanConfig]:
             continue
         layers = max(draw.choice((5, 6, 7, 9)) * min(pp, 2), pp * laps * draw.choice((1, 3, 4)))
         size = {"layers": layers, "width": 32, "heads": 4, "sequence": draw.choice((8, 32)), "vocabulary": 96}
-        model = draw.choice((GptConfig(**size), LlamaConfig(**size, key_heads=2, hidden=80)))
+        experts = MixtralConfig(**size, key_heads=2, hidden=48, experts=4, choices=2)
+        model = draw.choice((GptConfig(**size), LlamaConfig(**size, key_heads=2, hidden=80), experts, experts))
+        ep = draw.choice((1, 2, 2)) if model is experts and dp > 1 else 1
         precision = draw.choice((Precision.BF16, Precision.FULL))
         config = PlanConfig(
             dp,
@@ -109,6 +113,7 @@ def drawn(draw: random.Random) -> tuple[Model, Training, PlanConfig]:
             recompute=draw.choice(list(Recompute)),
             zero_stage=draw.choice((0, 1, 2, 3)) if dp > 1 else 0,
             zero_min_size=1,
+            ep=ep,
         )
         return model, Training(global_batch=m * micro_batch * dp, precision=precision), config
 
@@ -135,6 +140,7 @@ def test_no_plan_holds_less_than_its_rows_say(cases: int, quotas: Mapping[str, i
         layout = evaluated(config, deep, everywhere, 0).layout
         held = memory_nbytes(lower_priced(Priced(deep.graph, layout, asked.pipeline_of(config), asked.cost)))
         covered.update((f"zero {config.zero_stage}", f"m {config.num_micro_batches}", str(config.schedule)))
+        covered.update({"experts": isinstance(model, MixtralConfig), "experts shared out": config.ep > 1})
         for stage, placement in enumerate(deep.stages.placements):
             most, rows = max(held[rank] for rank in placement.devices), stage_rows(config, model.layers, stage)
             fullest = max(rows, key=lambda row: float(row @ chosen.point))
