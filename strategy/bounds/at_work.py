@@ -181,8 +181,14 @@ def _room(graph: Graph, name: str, work: Op, place: Mapping[str, int], now: int)
     if ragged is None or ragged.room <= 1:
         return 1.0
     users = [work] if name in work.inputs else [*graph.consumers[name], graph.producer.get(name)]
-    by_experts = any(op and place[op.name] <= now and not op.kind.startswith("dropless") for op in users)
+    by_experts = any(op and place[op.name] <= now and not _routes(graph, op) for op in users)
     return ragged.room if by_experts else 1.0
+
+
+def _routes(graph: Graph, op: Op) -> bool:
+    """Whether an act on rows sends them to experts or back: it reads which those are, and has rows by sample."""
+    dtypes = (graph.values[name].spec.dtype for name in op.inputs)
+    return any(not (dtype.is_float or dtype.is_code) for dtype in dtypes)
 
 
 def _last_read(graph: Graph, name: str, part_of: Mapping[str, int], place: Mapping[str, int]) -> int:
