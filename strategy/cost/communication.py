@@ -37,7 +37,9 @@ def step_act(cluster: Cluster, step: BoxingStep, placement: Placement) -> Featur
         return Features(step.kind, 0, 0, groups=groups)
     hops = 1 if step.kind is ActKind.ROTATE else math.prod(placement.mesh[axis] for axis in step.axes) - 1
     span = span_of(cluster, placement, step.axes)
-    near = span.per_node - 1 if _sends_to_all(cluster, step.kind) and _is_even(step) else 0
+    # Where a mesh is no whole number of nodes, that of another stage lies otherwise: bounds take one for all.
+    is_whole = len(placement.devices) % cluster.devices_per_node == 0
+    near = span.per_node - 1 if is_whole and _sends_to_all(cluster, step.kind) and _is_even(step) else 0
     return Features(step.kind, 0, 0, hops, span.level, groups=groups, near=near)
 
 

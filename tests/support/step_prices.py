@@ -51,6 +51,7 @@ def counted_features(
     shapes = {tuple(map(len, nodes_of(cluster, group))) for group in groups}
     to_all = step.kind is ActKind.ALL_TO_ALL and len(step.axes) == 1
     to_all |= cluster.device.backend == "numpy" and step.kind in PARTS
+    to_all &= math.prod(mesh) % cluster.devices_per_node == 0
     near = max((len(one) for one in nodes_of(cluster, task.group)), default=1) - 1 if to_all and len(shapes) == 1 else 0
     flat = Features(step.kind, 0, most_sent_nbytes(step.kind, task, spec), hops, level, near=near)
     if level == "intra" or step.kind not in PARTS or spec.ragged is not None or len(shapes) > 1 or shapes == {()}:

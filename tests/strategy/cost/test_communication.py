@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.comm.boxing import BoxingStep, step_between
-from strategy.comm.hierarchical import box_size
+from strategy.comm.hierarchical import box_size, span_of
 from strategy.comm.rank_parts import boxing_task
 from strategy.cost.communication import step_features
 from strategy.cost.cost import CostModel
@@ -77,3 +77,13 @@ def test_only_what_goes_to_all_alike_counts_in_part() -> None:
         assert step_features(cores, TensorSpec((8, 8)), source, step, Placement((0, 1, 2), (3,), ("a",))).near == 0
     swapped = BoxingStep(ActKind.ALL_TO_ALL, (0, 1), (Split(1), Split(0)))
     assert step_features(cores, TensorSpec((8, 8)), (Split(0), Split(1)), swapped, square).near == 0
+
+
+def test_where_stages_share_nodes_unlike_all_bytes_count_between_nodes() -> None:
+    """Four ranks on nodes of three: those of the first stage lie 3 + 1, those of the second 2 + 2."""
+    nodes = on_nodes(4, 3)
+    step = step_between(*CHANGES[ActKind.ALL_TO_ALL])
+    assert step is not None
+    stages = [Placement(tuple(range(first, first + 4)), (4,), ("a",)) for first in (0, 4)]
+    assert [span_of(nodes, one, (0,)).per_node for one in stages] == [1, 2]
+    assert [step_features(nodes, TensorSpec((8, 8)), (Split(0),), step, one).near for one in stages] == [0, 0]
