@@ -217,12 +217,20 @@ def _regrouped(lengths: Shape, regroup: _Regroup) -> int:
 
 @lru_cache(maxsize=1 << 12)
 def _evenly(regroups: _Regroups, mesh: Shape) -> tuple[Ints, Ints]:
-    """(sides,): what the busiest rank sends of blocks of which every rank of a group has as much, and their elements.
+    """(sides,), twice: which part of its block the busiest rank sends, as a fraction, where ranks have as much each.
 
-    Blocks that are as long in every dim that is cut as the group, on such a mesh, has ranks.
+    It is seen on blocks of one element for each part of a dim, before and after.
     """
-    blocks = np.where(regroups.is_cut, math.prod(mesh), 1)
-    return _all_exchanged(regroups, np.arange(len(blocks)), blocks, mesh), blocks.prod(1)
+    count, dims = regroups.is_cut.shape
+    parts = np.ones((2, count, dims), np.int64)
+    for side, axis in np.ndindex(2, len(mesh)):
+        split = regroups.dims[:, side, axis]
+        rows = np.flatnonzero(split >= 0)
+        parts[side, rows, split[rows]] *= mesh[axis]
+    blocks = np.lcm(*parts)
+    sent, sizes = _all_exchanged(regroups, np.arange(count), blocks, mesh), blocks.prod(1)
+    common = np.gcd(sent, sizes)
+    return sent // common, sizes // common
 
 
 def _all_exchanged(regroups: _Regroups, alike: Ints, blocks: Ints, mesh: Shape) -> Ints:
@@ -309,12 +317,14 @@ class StepSizes:
         """Fill in steps that have no formula."""
         steps, at, alike = self._steps, regroups.steps, regroups.alike
         mesh = tuple(steps.mesh[axis] for axis in regroups.axes)
-        evenly, sizes = _evenly(regroups, mesh)
+        sent_of, of = _evenly(regroups, mesh)
         along, sides = self._formulas.along[at], (steps.sources[at], steps.targets[at])
         is_even = [(self._longest[along, side] == self._shortest[along, side]).all(1) for side in sides]
         block = self._block[along, sides[0]]
         lengths = np.where(regroups.is_cut[alike], block, 1).prod(1)
-        sent[at] = block.prod(1) // lengths * (evenly[alike] * lengths // sizes[alike])
+        sent[at] = (
+            block.prod(1) // lengths * (lengths // of[alike] * sent_of[alike])
+        )  # no product is larger than a block
         rows = np.flatnonzero(~(is_even[0] & is_even[1]))
         sent[at[rows]] = _all_exchanged(regroups, alike[rows], block[rows], mesh)
 
