@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +36,12 @@ from strategy.space.trainer_space import TargetTrainer
 VERSION = 12
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}
 """Words of a configuration."""
-PINNED = {
+PINNED: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages"), int),
     **dict.fromkeys(("zero_stage", "zero_group", "zero_min_size"), int),
     **{"schedule": Schedule, "recompute": Recompute, "context": Context, "order": tuple, "trainer": TargetTrainer},
     **{"kept_layers": KeptLayers, "offload": Offload},
+    "hosted": lambda cuts: tuple(tuple(map(int, cut)) for cut in cuts),
     "fit_probability": float,
 }
 """What may be pinned of a space that there is a certificate of, with its type."""

@@ -245,6 +245,11 @@ class PlanConfig:
         return all(stride * size <= outer for (stride, size), (outer, _) in itertools.pairwise(pairs))
 
     @property
+    def cut(self) -> tuple[int, ...]:
+        """What a step is cut into: the degrees of dp, tp, cp, ep and pp, and the samples of a micro-batch on a rank."""
+        return self.dp, self.tp, self.cp, self.ep, self.pp, self.micro_batch
+
+    @property
     def in_space(self) -> PlanConfig:
         """The same as spaces and bounds speak of it.
 

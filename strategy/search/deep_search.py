@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,21 +21,24 @@ from strategy.base.status import Status
 from strategy.base.units import format_bytes
 from strategy.bounds.certificate import document
 from strategy.bounds.closed_forms import ClosedForms
-from strategy.bounds.configurations import mesh_groups
+from strategy.bounds.configurations import MeshGroup, mesh_groups
+from strategy.bounds.least_work import LeastWork
 from strategy.bounds.quick_bound import least_work
 from strategy.models import Model
 from strategy.plan.plan import Plan
+from strategy.search.box import Box
 from strategy.search.candidate.candidate_solve import solved_as
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.search.contradiction import contradictory, leave_no_candidate
 from strategy.search.exchange_choice import fitted_by_exchange
 from strategy.search.full_layout import priced_in_full, solved_in_full
+from strategy.search.hosted_cuts import crowded_boxes, is_like_one, waits_on_hosts, with_hosts
 from strategy.search.lightest import host_may_hold, nothing_fits_deep
 from strategy.search.mixed_refinement import MixedRefinement
-from strategy.search.refinement import Refinement, workers_of
+from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState, held_alike
-from strategy.search.workers import Workers
+from strategy.search.workers import Workers, workers_of
 from strategy.space.request import Pins, Request
 
 FIRST_SHARE = 0.15
@@ -58,6 +61,8 @@ REFINING_SHARE = 0.75
 """Share of the time after which no further group is refined ahead of plans."""
 LAST_SHARE = 0.9
 """The same where there are plans: what is left then is for one more, and for the certificate."""
+MOST_WIDENED = 2
+"""So often hosts are let in."""
 MUCH, AMPLE = 0.02, 1.5
 """Refining ends before that where something is likely to be better by so much, once there is this multiple of the time
 left that a plan of it takes."""
@@ -126,6 +131,8 @@ def _searched(
             first = partial(_first_plan, request, known, simulate, budget, plans, most_tries=FIRST_TRIES)
             refinement.meanwhile(first, all_refining, _leading_s(request, known))
             is_time = partial(_is_time_to_plan, request, refinement, budget)
+            if isinstance(refinement, Refinement) and request.pins.offload is None and host_may_hold(request):
+                groups = _let_hosts_in(request, refinement, groups, work, all_refining, is_time)
             refinement.go_on(all_refining, is_enough=is_time)
             # One by one: an interruption leaves those that are made.
             far = FAR if known.complete else 0.0
@@ -166,6 +173,31 @@ def _searched(
         chosen = chosen.claiming(certificate=document(certificate))
     count = sum(len(group.configs) for group in groups)
     return SearchResult(chosen, status, tuple(others), count, time.monotonic() - start, interrupted)
+
+
+def _let_hosts_in(
+    request: Request,
+    refinement: Refinement,
+    groups: list[MeshGroup],
+    work: LeastWork,
+    budget: Budget,
+    is_time: Callable[[], bool],
+) -> list[MeshGroup]:
+    """Refine, and let hosts hold some of a few more cuts each time that it seems worth it; the groups of the space."""
+
+    def crowded() -> list[Box]:
+        return crowded_boxes(refinement.boxes, refinement.best_ns)
+
+    for _ in range(MOST_WIDENED):
+        refinement.go_on(budget, is_enough=lambda: is_time() or bool(crowded()))
+        found = crowded()
+        if budget.is_over() or is_time() or not found:
+            break
+        request = with_hosts(request, found)
+        groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns, budget)
+        new = refinement.widen(request, groups, [one for one in groups if waits_on_hosts(one.config, found)])
+        refinement.ask_for_layouts([box for box in new if is_like_one(box, found)], budget)
+    return groups
 
 
 def _look_for_more(

@@ -21,7 +21,6 @@ from types import TracebackType
 
 import numpy as np
 
-from strategy.base.beside import spare_processors
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.interruption import put_off
 from strategy.bounds.certificate import BoundCertificate
@@ -40,8 +39,8 @@ from strategy.search.prospects import COSTLY, COSTLY_IN_A_HURRY, Prospects
 from strategy.search.search_result import Watch
 from strategy.search.second_box import second_box
 from strategy.search.shared_cuts import SharedCuts
-from strategy.search.template.answers import Answer, Question, Templates
-from strategy.search.workers import Outcome, Workers
+from strategy.search.template.answers import Answer, Question
+from strategy.search.workers import WORKERS, Outcome, Workers, workers_of
 from strategy.space.request import Request
 from strategy.space.short_model import MIDDLE
 
@@ -55,8 +54,6 @@ CLOSER = 0.1
 """Where little is left below the objective, a cut that gains this part of it gains enough."""
 SCARCE = 0.7
 """Part of the memory from which on it is asked how little layers can save."""
-WORKERS = 1
-"""Processes beside this one, if there are processors."""
 PROMISING = 2
 """So many boxes that promise most are asked for layouts side by side."""
 BALANCING = 0.25
@@ -80,11 +77,6 @@ ONE_SHARE, ONE_S = 0.4, 2.0
 choice, not the best."""
 
 
-def workers_of(request: Request, short: Model) -> Workers:
-    """As many as boxes are refined beside others; they may be started before it is known which boxes there are."""
-    return Workers(Templates(request, short), min(WORKERS, spare_processors()))
-
-
 class Refinement:
     """Refines boxes by turns, what promises most and what is bounded least, until nothing better can be left."""
 
@@ -104,15 +96,24 @@ class Refinement:
         self.prospects = Prospects(request, work, self.cuts.forms)
         self.known = self.prospects.known
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
-        firsts = [group.configs[0] for group in groups]
-        work.find([*firsts, *map(plain, firsts)])
-        self.boxes = [self._box(group) for group in groups]
-        self.cuts.know(self.boxes)
-        self.listed = [config for group in sorted(groups, key=lambda group: group.place) for config in group.configs]
+        self.boxes: list[Box] = []
+        self.widen(request, groups, groups)
         self.promising: Box | None = None
         self.hurries = False
         """Whether it is time for some layouts, of a box of which little more than that it promises most is known."""
         self.turns, self.turn_bound_ns = 0, self.bound_ns
+
+    def widen(self, request: Request, groups: Sequence[MeshGroup], new: Sequence[MeshGroup]) -> list[Box]:
+        """Refine a space of such groups, those that are `new` too; the boxes of these."""
+        firsts = [group.configs[0] for group in new]
+        self.work.find([*firsts, *map(plain, firsts)])
+        boxes, in_order = [self._box(group) for group in new], sorted(groups, key=lambda group: group.place)
+        listed = [config for group in in_order for config in group.configs]
+        with self._whole():
+            self.request = self.cuts.request = request
+            self.boxes, self.listed = self.boxes + boxes, listed
+            self.cuts.know(boxes)
+        return boxes
 
     def __enter__(self) -> Refinement:
         if not self.workers.others:
@@ -230,14 +231,20 @@ class Refinement:
         answered = [(pair, one) for pair, one in zip(asked, outcomes, strict=True) if one is not None]
         self._take_all([pair for pair, _ in answered], [one for _, one in answered], most_ns)
 
-    def refine(self, box: Box, most_ns: float) -> None:
-        """One level more."""
-        question = self._question(box, most_ns, promises=True)
-        if question is not None:
-            (outcome,) = self.workers.answers([question])
-            if not isinstance(outcome, Answer):
-                raise outcome
-            self._take(box, question, outcome, most_ns)
+    def ask_for_layouts(self, boxes: Sequence[Box], budget: Budget) -> None:
+        """Ask boxes for layouts at once, of which little more than that they promise much is known."""
+        self.budget, most_ns, asked = budget, self.most_ns, list[tuple[Box, Question]]()
+        with self._whole():
+            for box in boxes:
+                self._skip_to_layouts(box, most_ns)
+                if box.bound_ns < most_ns:
+                    asked.append((box, self._layouts_question(box, most_ns)))
+            self._take_all(asked, self.workers.answers([question for _, question in asked]), most_ns)
+
+    def _layouts_question(self, box: Box, most_ns: float) -> Question:
+        weights = self.prospects.likely_to_fit(box, most_ns)
+        weights = weights + self.prospects.a_little(box, weights)
+        return self._ask(box.config, weights, tensor_axis=False, proposes=True)
 
     def go_on(self, budget: Budget, *, near: float = 0.0, is_enough: Callable[[], bool] | None = None) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
@@ -330,14 +337,15 @@ class Refinement:
         before_ns = box.bound_ns
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
-            if box.level == 0 and not is_shared(config):
+            if box.level == 0 and (not is_shared(config) or box.axes in self.cuts.of_layers):
                 self.cuts.bound_layers(box, None)
                 continue
             if box.level < 2 and not box.counts_exchanges and (box.level or self.cuts.is_soon_counted(box)):
                 self.cuts.count_exchanges(box)
                 continue
             if box.level == 0:
-                question = self._first_question(box)
+                whole = all_of_micro_batch(self.request.model.layers)
+                question = self._ask(plain(box.configs[0]), whole, tensor_axis=True)
                 if self.cuts.bound_in_memory(box, question.effort, most_ns):
                     continue
                 return question
@@ -361,10 +369,7 @@ class Refinement:
                 continue
             # A cut that closes the box is found sooner than layouts, and one that does not has layouts as well.
             if promises and not box.is_proposed and (box.level > 3 or math.isinf(most_ns)):
-                weights = self.prospects.likely_to_fit(box, most_ns)
-                return self._ask(
-                    config, weights + self.prospects.a_little(box, weights), tensor_axis=False, proposes=True
-                )
+                return self._layouts_question(box, most_ns)
             if box.level < EXHAUSTED:
                 weights = self._worth_asking_alone(box, min(RISE * most_ns, most_ns - box.bound_ns))
                 if weights is not None:
@@ -456,9 +461,6 @@ class Refinement:
                 return None
             weights = among.weights if nearer else weights
         return weights
-
-    def _first_question(self, box: Box) -> Question:
-        return self._ask(plain(box.configs[0]), all_of_micro_batch(self.request.model.layers), tensor_axis=True)
 
     def _ask(
         self,

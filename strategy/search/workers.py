@@ -18,13 +18,17 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 
-from strategy.base.beside import be_fork, start_fork
+from strategy.base.beside import be_fork, spare_processors, start_fork
 from strategy.base.errors import OutOfTimeError
 from strategy.ilp.solve.warm import warm
+from strategy.models import Model
 from strategy.search.claimed_work import ClaimedWork
 from strategy.search.template.answers import Answer, Question, Templates
+from strategy.space.request import Request
 
 Outcome = Answer | OutOfTimeError
+WORKERS = 1
+"""Processes beside this one, if there are processors."""
 FAR_AHEAD = 48
 """So many questions are sent to a process that has not answered since: no more than pipes have room for."""
 
@@ -62,6 +66,11 @@ class _Round:
         asked = _Asked(self.first + len(self.questions), question, is_built)
         self.questions.append(asked)
         self.left.append(asked)
+
+
+def workers_of(request: Request, short: Model) -> Workers:
+    """As many as boxes are refined beside others; they may be started before it is known which boxes there are."""
+    return Workers(Templates(request, short), min(WORKERS, spare_processors()))
 
 
 @dataclass(slots=True)

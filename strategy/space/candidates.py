@@ -79,7 +79,10 @@ def expressible(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
     forms: dict[object, tuple[Form, ...]] = {}
     orders, of_node = _orders(request), _of_node(request)
-    offloads = {kind: offloads_of(request, kind) for kind in _recomputes(request)}
+    offloads, with_hosts = (
+        {kind: offloads_of(request, kind, hosted=hosted) for kind in _recomputes(request)}
+        for hosted in (False, bool(pins.hosted))
+    )
     pinned: dict[str, Any] = {
         "recompute_values": pins.recompute_values,
         "offload_values": pins.offload_values,
@@ -103,7 +106,7 @@ def expressible(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
         if shape not in forms:
             forms[shape] = tuple(_forms(request, plain))
         for saving in itertools.product(_recomputes(request), _zero_stages(request, plain)):
-            for offload in offloads[saving[0]]:
+            for offload in (with_hosts if plain.cut in pins.hosted else offloads)[saving[0]]:
                 one = plain.saving(*saving, offload)
                 one = replace(one, zero_owner=True) if pins.zero_owner else one
                 schedules = tuple(_scheduled(one, forms[shape]))
@@ -347,18 +350,18 @@ def _is_bounded_on_hosts(request: Request) -> bool:
     return has_host and updates_no_faster(request.model, request.training, request.cost)
 
 
-def offloads_of(request: Request, recompute: Recompute) -> tuple[Offload, ...]:
+def offloads_of(request: Request, recompute: Recompute, *, hosted: bool = False) -> tuple[Offload, ...]:
     """What may wait on the host, least first, where there is one.
 
     Not where layouts are pinned: what saves memory may then take less time, and each candidate would have to be solved.
     Where candidates are many (`stand_in`), only if what a training holds at least fills much of its devices' memory,
-    shared out evenly among all.
+    shared out evenly among all; or of cuts that are `hosted`.
     """
     pins, host = request.pins, request.cost.cluster.host
     check_host(request.cost.cluster, pins.offload or Offload.NONE)
     if pins.offload is not None or host is None or pins.layouts or pins.trainer is not None:
         return (pins.offload or Offload.NONE,)
-    if request.deduction is not None or (stand_in(request) and not _are_filled(request)):
+    if request.deduction is not None or (stand_in(request) and not (hosted or _are_filled(request))):
         return (Offload.NONE,)
     training = replace(request.training, num_micro_batches=1)
     kinds = [Offload.NONE, *(Offload.ACTIVATIONS,) * may_travel(request.model, training, recompute)]

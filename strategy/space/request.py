@@ -45,6 +45,8 @@ class Pins:
     kept_layers: KeptLayers | None = None
     offload: Offload | None = None
     offload_values: tuple[str, ...] = ()
+    hosted: tuple[tuple[int, ...], ...] = ()
+    """Cuts (`PlanConfig.cut`) of which hosts may hold some, where none is pinned and they are left alone otherwise."""
     zero_stage: int | None = None
     zero_group: int | None = None
     zero_owner: bool = False

@@ -88,7 +88,7 @@ def test_steps_of_a_table_send_what_each_sends_by_itself() -> None:
 
 @pytest.mark.parametrize("mesh", [(2, 2, 16), (2, 4, 8), (4, 4, 4)])
 def test_a_tensor_of_trillions_of_elements_sends_as_much_more_as_it_is_larger(mesh: Shape) -> None:
-    """What 512 samples hand to 256 experts: sums of 64 bits overflowed, prices were negative, and chains never ended."""
+    """What 512 samples hand to 256 experts: products overflowed, prices were negative, and chains never ended."""
     small, large = TensorSpec((64, 64, 64, 64)), TensorSpec((256, 512, 4096, 7168))
     steps = steps_among(tuple(layouts_of(small, mesh)), mesh)
     times = 256 * 512 * 4096 * 7168 // 64**4

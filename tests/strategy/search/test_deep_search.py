@@ -46,6 +46,7 @@ from strategy.search.refinement import RISE, Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from strategy.search.search_state import LayoutProposal, SearchState, usual_margin
+from strategy.search.template.answers import Answer
 from strategy.search.template.layer_mix import LayerMix
 from strategy.search.template.stages import Pipelined
 from strategy.search.template.template_solve import Chosen, solve_template
@@ -68,6 +69,15 @@ def asked(*, nodes: int = 2, batch: int = 16, limit: int | None = None, pins: Pi
 
 def found_with(request: Request) -> SearchResult:
     return search(request, simulate=simulated, budget=Budget.of(600), simulated=2)
+
+
+def refine(found: Refinement, box: Box, most_ns: float) -> None:
+    """One level more."""
+    question = found._question(box, most_ns, promises=True)
+    if question is not None:
+        (answer,) = found.workers.answers([question])
+        assert isinstance(answer, Answer)
+        found._take(box, question, answer, most_ns)
 
 
 ANSWERED = Pins(tp=1, pp=4, num_micro_batches=4, recompute=Recompute.NONE)
@@ -379,7 +389,7 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: 
     for box in refinement.boxes:
         while box.level < 4:
             before = len(refinement.known.proposals)
-            refinement.refine(box, math.inf)
+            refine(refinement, box, math.inf)
             for one in refinement.known.proposals[before:]:
                 bound_ns = box.bounds_ns[box.configs.index(one.found.config)]
                 assert bound_ns <= one.found.step_ns, one.found.config
@@ -403,7 +413,7 @@ def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
     alone = {group.configs[0]: Refinement(request, short, work, [group], Budget.of(600), None) for group in few}
     for refinement in alone.values():
         while refinement.boxes[0].level < 4:
-            refinement.refine(refinement.boxes[0], math.inf)
+            refine(refinement, refinement.boxes[0], math.inf)
     taken = Refinement(request, short, work, few, Budget.of(600), None)
     taken.cuts = alone[plain].cuts
     for box in taken.boxes:
@@ -434,7 +444,7 @@ def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
     def refined(question: Request) -> Refinement:
         found = Refinement(question, short, work, [group], Budget.of(600), None)
         while found.boxes[0].level < 4 and math.isfinite(found.boxes[0].bound_ns):
-            found.refine(found.boxes[0], math.inf)
+            refine(found, found.boxes[0], math.inf)
         return found
 
     plenty = refined(request)
@@ -499,7 +509,7 @@ def test_what_is_exhausted_is_bounded_as_its_own_prices_prove(tp: int, share: fl
         found = Refinement(replace(request, memory_limit_bytes=limit), short, work, [group], Budget.of(600), None)
         (box,) = found.boxes
         while not box.is_done and math.isfinite(box.bound_ns):
-            found.refine(box, 1.5 * box.bound_ns)
+            refine(found, box, 1.5 * box.bound_ns)
         return found, box
 
     _, box = refined(2**50)

@@ -9,7 +9,7 @@ import pytest
 
 from strategy.base.budget import Budget
 from strategy.bounds.certificate import certificate_of, document
-from strategy.bounds.closed_forms import ClosedForms, is_shared
+from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, is_shared, plain
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.replay import replay
@@ -22,6 +22,7 @@ from strategy.passes.training import Training
 from strategy.search import shared_cuts
 from strategy.search.box import Box
 from strategy.search.refinement import Refinement
+from strategy.search.template.answers import Question
 from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
 
@@ -39,6 +40,11 @@ def refinement(limit: int, **pins: int) -> Refinement:
     return Refinement(request, short, work, groups, Budget.of(600), None)
 
 
+def first_question(found: Refinement, box: Box) -> Question:
+    """What it asks first: what its layers take."""
+    return found._ask(plain(box.configs[0]), all_of_micro_batch(EXPERTS.layers), tensor_axis=True)
+
+
 def waiting(found: Refinement, box: Box) -> int:
     """So many boxes wait for what its template says of its layers."""
     return sum(other.axes == box.axes and math.isfinite(other.bound_ns) for other in found.boxes)
@@ -47,7 +53,7 @@ def waiting(found: Refinement, box: Box) -> int:
 def test_few_boxes_that_wait_for_a_template_are_bounded_in_memory_first(monkeypatch: pytest.MonkeyPatch) -> None:
     found = refinement(2**40, tp=2, pp=2, micro_batch=1)
     box = next(box for box in found.boxes if math.isfinite(box.bound_ns) and is_shared(box.config))
-    question, count = found._first_question(box), waiting(found, box)
+    question, count = first_question(found, box), waiting(found, box)
     assert count > 1
     for few, is_first in ((count - 1, False), (count, True)):
         monkeypatch.setattr(shared_cuts, "FEW_WAITING", few / question.effort)
@@ -63,7 +69,7 @@ def test_what_a_template_says_is_not_lost_on_boxes_that_were_bounded_before_it(m
     monkeypatch.setattr(shared_cuts, "FEW_WAITING", 10**6)
     found = refinement(2**40, tp=2, pp=2, micro_batch=1)
     box = next(box for box in found.boxes if math.isfinite(box.bound_ns) and is_shared(box.config))
-    question = found._first_question(box)
+    question = first_question(found, box)
     assert found.cuts.bound_in_memory(box, question.effort, 2 * box.bound_ns)
     first = box.within
     with found:
