@@ -29,14 +29,14 @@ def crowded_boxes(boxes: Sequence[Box], best_ns: float) -> list[Box]:
         boxes: of the space.
         best_ns: what the best takes that is likely to fit.
     """
-    hosted = {box.config.cut for box in boxes if box.config.offload is not Offload.NONE}
+    hosted = {box.configs[0].cut for box in boxes if box.configs[0].offload is not Offload.NONE}
     crowded = [
         box
         for box in boxes
         if box.level >= KNOWN
         and box.bound_ns < (1 - FASTER) * best_ns
         and (box.is_proposed or box.promise[1] >= best_ns)
-        and box.config.cut not in hosted
+        and box.configs[0].cut not in hosted
     ]
     return sorted(crowded, key=lambda box: box.bound_ns)[:MOST]
 
