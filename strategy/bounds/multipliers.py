@@ -41,6 +41,8 @@ from strategy.space.short_model import MIDDLE
 
 PRICE_BITS, ROW_BITS, TICK_BITS = 80, 40, TICKS.bit_length() - 1
 """Whole numbers are in units of 2^-bits."""
+SLIGHT = 1e-4
+"""By so much at most prices are lowered for what a linear program errs by."""
 MOST_NS, MOST_BYTES = 10**13, 10**7 << 20
 """No coordinate is more: what takes hours or holds ten TB is no layout of anything."""
 
@@ -140,6 +142,36 @@ def proved_ns(
     one = 1 << PRICE_BITS
     least = total + min(_least_of_way(rates, way, most) for way in ways)
     return least * one // max(shares, one) >> (PRICE_BITS + ROW_BITS)
+
+
+def tempered(
+    multipliers: Multipliers,
+    config: PlanConfig,
+    layers: int,
+    ways: Sequence[Bounded],
+    overlap: Overlap,
+    crossings: Crossings,
+) -> Multipliers:
+    """The same with prices of what is known so little lower that no coordinate has more of these than of all else.
+
+    Linear programs err, by a few millionths of a price; and what a coordinate has too much counts as often as there is
+    of it at most, which may be all of the step. The arguments are those of `proved_ns`.
+    """
+    paid = np.zeros(SIZE)
+    for path, share in multipliers.paths:
+        times_ns = np.array(path.times_ns, np.int64)
+        row = longest_path(config, layers, times_ns, overlap=overlap, crossings=crossings, exact=path.exact)
+        paid += share / TICKS * row
+    for row, price in zip(memory_rows(config, layers), multipliers.memory, strict=True):
+        paid += price * row
+    known = []
+    for (_, priced), of_way in zip(ways, multipliers.known, strict=True):
+        counted = np.sum([price * inequality.weights for inequality, price in priced], axis=0) + np.zeros(SIZE)
+        excess = (counted - paid) / np.where(counted > 0, counted, 1.0)
+        less = 1 - 2 * float(max(excess[excess <= SLIGHT].max(initial=0.0), 0.0))
+        scaled = (tuple((at, less * price) for at, price in each) for each in (of_way.forms, of_way.cuts))
+        known.append(PricedForms(*scaled))
+    return Multipliers(multipliers.paths, multipliers.memory, tuple(known))
 
 
 def _least_of_way(rates: Sequence[int], way: Bounded, most: FloatArray) -> int:

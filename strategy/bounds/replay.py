@@ -22,7 +22,7 @@ from strategy.bounds.inequality import Inequality
 from strategy.bounds.kept_layers import ways_of
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows
-from strategy.bounds.multipliers import MOST_NS, Bounded, Multipliers, PricedForms, proved_ns
+from strategy.bounds.multipliers import MOST_NS, Bounded, Multipliers, PricedForms, proved_ns, tempered
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateCut
 from strategy.ilp.certificate.check import prove
@@ -241,6 +241,16 @@ def proved_of(
     limit_bytes, overlap = forms.request.memory_limit_bytes, forms.request.overlap_of(config)
     crossings = crossings_of(forms.request.cost.cluster, config)
     return proved_ns(multipliers, config, layers, limit_bytes, bounded, overlap, crossings, bound_ns)
+
+
+def tempered_of(
+    forms: ClosedForms, multipliers: Multipliers, cuts: Sequence[TemplateCut], config: PlanConfig
+) -> Multipliers:
+    """The same multipliers of a configuration, less what a linear program errs by."""
+    ways, request = ways_of(forms.request, config), forms.request
+    bounded = [_priced(forms, known, cuts, way, "") for way, known in zip(ways, multipliers.known, strict=True)]
+    crossings = crossings_of(request.cost.cluster, config)
+    return tempered(multipliers, config, request.model.layers, bounded, request.overlap_of(config), crossings)
 
 
 def _priced(

@@ -8,9 +8,9 @@ from functools import partial
 from strategy.base.beside import beside, spare_processors
 from strategy.base.errors import SbplanError
 from strategy.bounds.certificate import BoundCertificate, pinned
-from strategy.bounds.closed_forms import on_axes
+from strategy.bounds.closed_forms import ClosedForms, on_axes
 from strategy.bounds.multipliers import Multipliers, PricedForms
-from strategy.bounds.replay import proved_of, unsettled
+from strategy.bounds.replay import proved_of, tempered_of, unsettled
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
 from strategy.search.box import Box
@@ -63,18 +63,31 @@ def certified(
     at = {cut: i for i, cut in enumerate(every)}
     multipliers = {place: _numbered(prices, at) for place, (_, prices) in found.items()}
 
-    def least_proved(among: Sequence[int]) -> int:
-        """Of some places."""
-        each = (proved_of(forms, multipliers[place], every, found[place][0], bound_ns, "") for place in among)
-        return min(each, default=bound_ns)
+    def all_proved(among: Sequence[int]) -> list[tuple[int, int, Multipliers]]:
+        """Some places, what is proved of each, and by which multipliers."""
+        return [(place, *_proved(forms, multipliers[place], every, found[place][0], bound_ns)) for place in among]
 
     parts = 1 + spare_processors() if len(found) >= WORTH_SHARING else 1
-    for least in beside([partial(least_proved, tuple(found)[part::parts]) for part in range(parts)]):
-        if isinstance(least, SbplanError):
-            raise least
-        proved = min(proved, least)
+    for each in beside([partial(all_proved, tuple(found)[part::parts]) for part in range(parts)]):
+        if isinstance(each, SbplanError):
+            raise each
+        for place, least, best in each:
+            proved, multipliers[place] = min(proved, least), best
     closed = {place: at[cut] for place, cut in illegal.items()}
     return BoundCertificate(pins, len(configs), layers, tuple(every), multipliers, closed), proved
+
+
+def _proved(
+    forms: ClosedForms, multipliers: Multipliers, cuts: Sequence[TemplateCut], config: PlanConfig, bound_ns: int
+) -> tuple[int, Multipliers]:
+    """What multipliers prove of a configuration, or the same tempered where these prove more; and which."""
+    proved = proved_of(forms, multipliers, cuts, config, bound_ns, "")
+    if proved < bound_ns:
+        other = tempered_of(forms, multipliers, cuts, config)
+        more = proved_of(forms, other, cuts, config, bound_ns, "")
+        if more > proved:
+            return more, other
+    return proved, multipliers
 
 
 def _is_settled(box: Box, config: PlanConfig, bound_ns: int) -> bool:
