@@ -166,9 +166,9 @@ def tempered(
         paid += price * row
     known = []
     for (_, priced), of_way in zip(ways, multipliers.known, strict=True):
-        counted = np.sum([price * inequality.weights for inequality, price in priced], axis=0) + np.zeros(SIZE)
+        counted = sum((price * inequality.weights for inequality, price in priced), np.zeros(SIZE))
         excess = (counted - paid) / np.where(counted > 0, counted, 1.0)
-        less = 1 - 2 * float(max(excess[excess <= SLIGHT].max(initial=0.0), 0.0))
+        less = 1 - 2 * float(excess[excess <= SLIGHT].max(initial=0.0))
         scaled = (tuple((at, less * price) for at, price in each) for each in (of_way.forms, of_way.cuts))
         known.append(PricedForms(*scaled))
     return Multipliers(multipliers.paths, multipliers.memory, tuple(known))

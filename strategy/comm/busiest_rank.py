@@ -322,9 +322,8 @@ class StepSizes:
         is_even = [(self._longest[along, side] == self._shortest[along, side]).all(1) for side in sides]
         block = self._block[along, sides[0]]
         lengths = np.where(regroups.is_cut[alike], block, 1).prod(1)
-        sent[at] = (
-            block.prod(1) // lengths * (lengths // of[alike] * sent_of[alike])
-        )  # no product is larger than a block
+        # Divided first, no product is larger than a block.
+        sent[at] = block.prod(1) // lengths * (lengths // of[alike] * sent_of[alike])
         rows = np.flatnonzero(~(is_even[0] & is_even[1]))
         sent[at[rows]] = _all_exchanged(regroups, alike[rows], block[rows], mesh)
 

@@ -194,7 +194,10 @@ def _let_hosts_in(
         if budget.is_over() or is_time() or not found:
             break
         request = with_hosts(request, found)
-        groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns, budget)
+        try:
+            groups = mesh_groups(request, ClosedForms(request, work).work_bounds_ns, budget)
+        except OutOfTimeError:  # the space stays as it is
+            break
         new = refinement.widen(request, groups, [one for one in groups if waits_on_hosts(one.config, found)])
         refinement.ask_for_layouts([box for box in new if is_like_one(box, found)], budget)
     return groups

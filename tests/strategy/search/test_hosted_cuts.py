@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from strategy.base.budget import Budget
-from strategy.base.errors import CertificateError
+from strategy.base.errors import CertificateError, OutOfTimeError
 from strategy.bounds.certificate import certificate_of
+from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.replay import replay
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
@@ -20,6 +22,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.replayed_bound import replayed_bound
 from strategy.plan.verify import verify
+from strategy.search import deep_search
 from strategy.search.box import Box
 from strategy.search.hosted_cuts import KNOWN, MOST, crowded_boxes, is_like_one, waits_on_hosts, with_hosts
 from strategy.search.search import search
@@ -74,6 +77,23 @@ def test_hosts_are_open_for_cuts_that_are_named_alone() -> None:
     assert any(is_like_one(Box((config,), [1.0]), crowded) for config in hosted)
     other = replace(hosted[0], zero_stage=2)
     assert not is_like_one(Box((other,), [1.0]), crowded)
+
+
+def test_where_there_is_no_time_to_list_them_hosts_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A very large space takes long to be listed anew; the plan that there is stays the answer."""
+    real, listings = deep_search.mesh_groups, list[Request]()
+
+    def listing(request: Request, *rest: Any) -> list[MeshGroup]:
+        listings.append(request)
+        if len(listings) > 1:
+            raise OutOfTimeError("the time is up")
+        return real(request, *rest)
+
+    monkeypatch.setattr(deep_search, "mesh_groups", listing)
+    found = search(asked(60 * 2**20), simulate=simulated, budget=Budget.of(120), simulated=1)
+    assert len(listings) > 1
+    assert found.plan.config.offload is Offload.NONE
+    assert replayed_bound(found.plan) is not None
 
 
 def test_what_lacks_nothing_but_memory_is_planned_with_hosts_and_proved() -> None:
